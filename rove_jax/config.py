@@ -5,7 +5,6 @@ JSON. A value is checked where it is made, so that a `Config` that exists is a l
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import math
@@ -14,20 +13,34 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rove_jax.errors import UsageError
+from rove_jax.errors import UsageError, nearest, require, require_choice
 
 ScalingRule = Literal["none", "linear", "ntk", "dynamic_ntk", "yarn", "llama3"]
 Variant = Literal["nope", "rope", "rove", "custom"]
 Backend = Literal["auto", "xla", "cudnn", "chunked"]
 
 
-def require(condition: bool, name: str, value: Any, rule: str) -> None:
-    """Raise `UsageError` naming the field, its value and the rule it breaks, unless `condition` holds."""
-    if not condition:
-        raise UsageError(f"{name} = {value!r}: {rule}")
-
-
 # --- rotation ---------------------------------------------------------------------------------------------------------
+
+
+SCALING_FIELDS: dict[str, set[str]] = {
+    "none": set(),
+    "linear": {"factor", "original_length", "maximum_length"},
+    "ntk": {"factor", "original_length", "maximum_length"},
+    "dynamic_ntk": {"factor", "original_length", "length"},
+    "yarn": {
+        "factor",
+        "original_length",
+        "maximum_length",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+    },
+    "llama3": {"factor", "original_length", "maximum_length", "low_frequency_factor", "high_frequency_factor"},
+}
 
 
 @dataclass(frozen=True)
@@ -65,13 +78,18 @@ class Scaling:
 
     def __post_init__(self) -> None:
         at = "scaling"
-        check_choice(f"{at}.rule", self.rule, ScalingRule)
+        require_choice(f"{at}.rule", self.rule, ScalingRule)
         for name in ("factor", "original_length", "maximum_length", "length", "attention_factor"):
             value = getattr(self, name)
             require(value is None or value > 0, f"{at}.{name}", value, "must be above 0")
         given = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default} - {"rule"}
         idle = sorted(given - SCALING_FIELDS[self.rule])
-        require(not idle, f"{at}.{idle[0] if idle else ''}", idle and getattr(self, idle[0]), f"rule {self.rule!r} does not read it; remove it")
+        require(
+            not idle,
+            f"{at}.{idle[0] if idle else ''}",
+            idle and getattr(self, idle[0]),
+            f"rule {self.rule!r} does not read it; remove it",
+        )
         if self.rule == "none":
             return
         if self.factor and self.original_length and self.maximum_length and self.rule != "dynamic_ntk":
@@ -83,20 +101,42 @@ class Scaling:
                 f"conflicts with maximum_length / original_length = {self.maximum_length} / {self.original_length} = {implied:g}; drop one of the three",
             )
         if self.rule == "dynamic_ntk":
-            require(self.original_length is not None, f"{at}.original_length", None, "dynamic_ntk needs the training length")
-            require(self.length is not None, f"{at}.length", None, "dynamic_ntk needs the current length, fixed when decoding starts")
+            require(
+                self.original_length is not None, f"{at}.original_length", None, "dynamic_ntk needs the training length"
+            )
+            require(
+                self.length is not None,
+                f"{at}.length",
+                None,
+                "dynamic_ntk needs the current length, fixed when decoding starts",
+            )
         else:
             require(self.stretch >= 1.0, f"{at}.factor", self.stretch, "must be at least 1")
         if self.rule in ("yarn", "llama3"):
-            require(self.original_length is not None, f"{at}.original_length", None, f"{self.rule} needs the training length")
-        require(self.beta_fast >= self.beta_slow > 0, f"{at}.beta_fast", self.beta_fast, f"must be at least beta_slow = {self.beta_slow}, both above 0")
+            require(
+                self.original_length is not None,
+                f"{at}.original_length",
+                None,
+                f"{self.rule} needs the training length",
+            )
+        require(
+            self.beta_fast >= self.beta_slow > 0,
+            f"{at}.beta_fast",
+            self.beta_fast,
+            f"must be at least beta_slow = {self.beta_slow}, both above 0",
+        )
         require(
             self.high_frequency_factor > self.low_frequency_factor > 0,
             f"{at}.high_frequency_factor",
             self.high_frequency_factor,
             f"must be above low_frequency_factor = {self.low_frequency_factor}, both above 0",
         )
-        require((self.mscale is None) == (self.mscale_all_dim is None), f"{at}.mscale", self.mscale, "set mscale and mscale_all_dim together, or neither")
+        require(
+            (self.mscale is None) == (self.mscale_all_dim is None),
+            f"{at}.mscale",
+            self.mscale,
+            "set mscale and mscale_all_dim together, or neither",
+        )
         require(
             self.attention_factor is None or self.mscale is None,
             f"{at}.attention_factor",
@@ -116,16 +156,6 @@ class Scaling:
         raise UsageError(f"scaling.factor = None: {self.rule} needs factor, or original_length and maximum_length")
 
 
-SCALING_FIELDS: dict[str, set[str]] = {
-    "none": set(),
-    "linear": {"factor", "original_length", "maximum_length"},
-    "ntk": {"factor", "original_length", "maximum_length"},
-    "dynamic_ntk": {"factor", "original_length", "length"},
-    "yarn": {"factor", "original_length", "maximum_length", "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"},
-    "llama3": {"factor", "original_length", "maximum_length", "low_frequency_factor", "high_frequency_factor"},
-}
-
-
 @dataclass(frozen=True)
 class Rotary:
     """Which rotation R_t a head gets at position t: R_t = blockdiag_m Rot(alpha t w_m), w_m = base^(-2m / dims), then scaled."""
@@ -141,8 +171,13 @@ class Rotary:
 
     def __post_init__(self) -> None:
         require(self.base > 1, "rotary.base", self.base, "must be above 1")
-        require(self.dims is None or (self.dims >= 0 and self.dims % 2 == 0), "rotary.dims", self.dims, "must be an even number of channels")
-        check_choice("rotary.pairing", self.pairing, Literal["half", "interleaved"])
+        require(
+            self.dims is None or (self.dims >= 0 and self.dims % 2 == 0),
+            "rotary.dims",
+            self.dims,
+            "must be an even number of channels",
+        )
+        require_choice("rotary.pairing", self.pairing, Literal["half", "interleaved"])
         require(0.0 <= self.alpha <= 1.0, "rotary.alpha", self.alpha, "must lie in [0, 1]")
 
     def turned(self, head_dim: int) -> int:
@@ -196,18 +231,28 @@ class Model:
     attention: Backend = "auto"
 
     def __post_init__(self) -> None:
-        check_choice("model.variant", self.variant, Variant)
-        check_choice("model.dtype", self.dtype, Literal["float32", "bfloat16"])
-        check_choice("model.remat", self.remat, Literal["none", "dots", "full"])
-        check_choice("model.attention", self.attention, Backend)
+        require_choice("model.variant", self.variant, Variant)
+        require_choice("model.dtype", self.dtype, Literal["float32", "bfloat16"])
+        require_choice("model.remat", self.remat, Literal["none", "dots", "full"])
+        require_choice("model.attention", self.attention, Backend)
         for name in ("layers", "width", "query_heads", "kv_heads", "head_dim", "mlp_width", "vocab", "vocab_multiple"):
             require(getattr(self, name) >= 1, f"model.{name}", getattr(self, name), "must be at least 1")
-        require(self.query_heads % self.kv_heads == 0, "model.kv_heads", self.kv_heads, f"must divide query_heads = {self.query_heads}")
+        require(
+            self.query_heads % self.kv_heads == 0,
+            "model.kv_heads",
+            self.kv_heads,
+            f"must divide query_heads = {self.query_heads}",
+        )
         require(0.0 <= self.dropout < 1.0, "model.dropout", self.dropout, "must lie in [0, 1)")
         require(self.norm_epsilon > 0, "model.norm_epsilon", self.norm_epsilon, "must be above 0")
         require(self.window is None or self.window >= 1, "model.window", self.window, "must be at least 1")
         if self.variant != "custom":
-            require(self.value_rotary == Rotary(), "model.value_rotary", self.value_rotary, f"is read by variant custom only, not {self.variant}")
+            require(
+                self.value_rotary == Rotary(),
+                "model.value_rotary",
+                self.value_rotary,
+                f"is read by variant custom only, not {self.variant}",
+            )
         if self.variant == "nope":
             require(self.rotary == Rotary(), "model.rotary", self.rotary, "variant nope rotates nothing")
         self.rotary.turned(self.head_dim)
@@ -232,7 +277,9 @@ class Model:
         if self.variant == "nope":
             return self
         rotary = dataclasses.replace(self.rotary, scaling=scaling)
-        value = dataclasses.replace(self.value_rotary, scaling=scaling) if self.variant == "custom" else self.value_rotary
+        value = (
+            dataclasses.replace(self.value_rotary, scaling=scaling) if self.variant == "custom" else self.value_rotary
+        )
         return dataclasses.replace(self, rotary=rotary, value_rotary=value)
 
 
@@ -266,9 +313,19 @@ class Data:
             self.source,
             "must be sotu, files or tfds:NAME",
         )
-        require(self.source != "files" or self.path is not None or self.prepared is not None, "data.path", None, "source files needs the path of a text file or folder")
-        check_choice("data.tokenizer", self.tokenizer, Literal["bytes", "gpt2"])
-        require(self.tokenizer_path is None or self.tokenizer != "bytes", "data.tokenizer_path", self.tokenizer_path, "the byte tokenizer has no files; remove it")
+        require(
+            self.source != "files" or self.path is not None or self.prepared is not None,
+            "data.path",
+            None,
+            "source files needs the path of a text file or folder",
+        )
+        require_choice("data.tokenizer", self.tokenizer, Literal["bytes", "gpt2"])
+        require(
+            self.tokenizer_path is None or self.tokenizer != "bytes",
+            "data.tokenizer_path",
+            self.tokenizer_path,
+            "the byte tokenizer has no files; remove it",
+        )
         require(self.context_length >= 1, "data.context_length", self.context_length, "must be at least 1")
 
 
@@ -291,7 +348,12 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         require(self.peak_lr > 0, "optimizer.peak_lr", self.peak_lr, "must be above 0")
-        require(0.0 <= self.final_lr_fraction <= 1.0, "optimizer.final_lr_fraction", self.final_lr_fraction, "must lie in [0, 1]")
+        require(
+            0.0 <= self.final_lr_fraction <= 1.0,
+            "optimizer.final_lr_fraction",
+            self.final_lr_fraction,
+            "must lie in [0, 1]",
+        )
         require(self.warmup_steps >= 0, "optimizer.warmup_steps", self.warmup_steps, "must be at least 0")
         for name in ("beta1", "beta2"):
             require(0.0 <= getattr(self, name) < 1.0, f"optimizer.{name}", getattr(self, name), "must lie in [0, 1)")
@@ -326,11 +388,34 @@ class Training:
     """Folder of XLA's persistent cache. None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulation", "log_every", "validation_tokens", "checkpoint_every", "keep_last"):
+        for name in (
+            "steps",
+            "batch_size",
+            "accumulation",
+            "log_every",
+            "validation_tokens",
+            "checkpoint_every",
+            "keep_last",
+        ):
             require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "must be at least 1")
-        require(self.validation_every >= 0, "training.validation_every", self.validation_every, "must be at least 0 (0: never)")
-        require(self.batch_size % self.accumulation == 0, "training.accumulation", self.accumulation, f"must divide batch_size = {self.batch_size}")
-        require(self.stop_after is None or self.stop_after >= 1, "training.stop_after", self.stop_after, "must be at least 1")
+        require(
+            self.validation_every >= 0,
+            "training.validation_every",
+            self.validation_every,
+            "must be at least 0 (0: never)",
+        )
+        require(
+            self.batch_size % self.accumulation == 0,
+            "training.accumulation",
+            self.accumulation,
+            f"must divide batch_size = {self.batch_size}",
+        )
+        require(
+            self.stop_after is None or self.stop_after >= 1,
+            "training.stop_after",
+            self.stop_after,
+            "must be at least 1",
+        )
 
 
 @dataclass(frozen=True)
@@ -366,7 +451,7 @@ class Evaluation:
         for length in self.lengths:
             require(length >= 2, "evaluation.lengths", length, "must be at least 2 tokens")
         for rule in self.scalings:
-            check_choice("evaluation.scalings", rule, ScalingRule)
+            require_choice("evaluation.scalings", rule, ScalingRule)
         require(self.documents >= 1, "evaluation.documents", self.documents, "must be at least 1")
         require(self.max_new_tokens >= 1, "evaluation.max_new_tokens", self.max_new_tokens, "must be at least 1")
         require(self.temperature >= 0, "evaluation.temperature", self.temperature, "must be at least 0 (0: greedy)")
@@ -407,15 +492,21 @@ def decode(hint: Any, value: Any, at: str) -> Any:
     """`value`, read from JSON, as type `hint`: nested dataclasses and tuples; everything else is taken as it is."""
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            raise UsageError(f"{at} = {value!r}: must be an object with the fields of {typing.cast(type, hint).__name__}")
+            raise UsageError(
+                f"{at} = {value!r}: must be an object with the fields of {typing.cast(type, hint).__name__}"
+            )
         return from_dict(typing.cast(type, hint), value, f"{at}.")
     if typing.get_origin(hint) is tuple:
         return tuple(value)
-    allowed = hint if isinstance(hint, types.UnionType) else (hint,)
-    kinds = tuple(k for k in (typing.get_args(allowed) or allowed) if isinstance(k, type))
-    if kinds and typing.get_origin(hint) is not Literal:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if typing.get_origin(hint) is not Literal:
         fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        require(fits or (float in kinds and type(value) is int), at, value, f"must be {' or '.join(k.__name__ for k in kinds)}")
+        require(
+            fits or (float in kinds and type(value) is int),
+            at,
+            value,
+            f"must be {' or '.join(k.__name__ for k in kinds)}",
+        )
     return value
 
 
@@ -423,15 +514,3 @@ def fingerprint(config: Any) -> str:
     """Sixteen hex digits of the SHA-256 of a dataclass, or of plain JSON values, in sorted-key JSON."""
     values = to_dict(config) if dataclasses.is_dataclass(config) else config
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def nearest(name: str, known: Any) -> str:
-    """`; did you mean X?` for the closest of the `known` names, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def check_choice(name: str, value: Any, literal: Any) -> None:
-    """Raise `UsageError` unless `value` is one of the values of a `Literal` type."""
-    choices = typing.get_args(literal)
-    require(value in choices, name, value, f"must be one of {', '.join(map(str, choices))}{nearest(str(value), choices)}")
