@@ -1,0 +1,42 @@
+"""Attention through `jax.nn.dot_product_attention`: XLA's products, or cuDNN's fused kernel."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rove_jax.attention.visibility import Visibility
+
+Query = Float[Array, "B T N H"]
+Key = Float[Array, "B S K H"]
+
+
+def xla(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
+    """Softmax in float32 over a [B, N, T, S] array of scores. Any mask; rows that see nothing return 0."""
+    if visibility.aligned and visibility.query_segments is None:
+        return fused(query, key, value, visibility, scale, "xla")
+    mask = visibility.spelled_out(query.shape[1], key.shape[1]).mask()
+    mask = mask if mask.ndim == 3 else mask[None]
+    out = jax.nn.dot_product_attention(query, key, value, mask=mask[:, None], scale=scale, implementation="xla")
+    # A row that sees nothing would average every value. `where` also keeps its gradient from reaching any of them.
+    return jnp.where(mask.any(-1)[:, :, None, None], out, 0)
+
+
+def cudnn(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
+    """cuDNN flash attention. Aligned positions without segments only (`resolve` refuses the rest)."""
+    return fused(query, key, value, visibility, scale, "cudnn")
+
+
+def fused(query: Query, key: Key, value: Key, visibility: Visibility, scale: float, implementation: str) -> Query:
+    """The call that leaves masking to the implementation."""
+    reach = None if visibility.window is None else visibility.window - 1
+    # Causal goes with the window always: cuDNN's left-only window sees the future without it (jax 0.12 still).
+    window = None if reach is None else (reach, 0 if visibility.causal else reach)
+    return jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        scale=scale,
+        is_causal=visibility.causal,
+        local_window_size=window,
+        implementation=implementation,  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,104 @@
+"""The rotation R_t: its frequencies, its angles at any position, and `rotate`, the one function that turns vectors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from rove_jax.config import Rotary
+from rove_jax.errors import UsageError
+from rove_jax.scaling import logit_scale, scaled_frequencies
+
+__all__ = ["MAX_POSITION", "angles", "frequencies", "logit_scale", "rotate"]
+
+MAX_POSITION = 2**20
+"""Positions run from -MAX_POSITION to MAX_POSITION. Beyond, subtract one number from all of them: nothing changes."""
+
+BLOCK = 1024
+"""Position = BLOCK a + b: one table row per a, one per b."""
+
+
+def frequencies(rotary: Rotary, head_dim: int) -> np.ndarray:
+    """Radians per position of each turning pair, scaling and alpha included: float64 [turned dims / 2]."""
+    return rotary.alpha * scaled_frequencies(rotary, rotary.turned(head_dim))
+
+
+@functools.cache
+def tables(rotary: Rotary, head_dim: int) -> tuple[np.ndarray, ...]:
+    """(cos, sin) of BLOCK a, a = 0..MAX_POSITION / BLOCK, then of b, b = 0..BLOCK - 1: float32 [rows, pairs] each.
+
+    Angles are formed in float64. A float32 product of position and frequency would be 2e-2 off at 2^20; these rows
+    combined by angle addition stay within 2e-7.
+    """
+    per_position = frequencies(rotary, head_dim)
+    coarse = np.arange(MAX_POSITION // BLOCK + 1)[:, None] * (BLOCK * per_position)
+    fine = np.arange(BLOCK)[:, None] * per_position
+    return tuple(f(angle).astype(np.float32) for angle in (coarse, fine) for f in (np.cos, np.sin))
+
+
+@functools.partial(jax.jit, static_argnames=("rotary", "head_dim"))
+def angles(positions: Int[Array, "*p"], rotary: Rotary, head_dim: int) -> tuple[Float[Array, "*p m"], ...]:
+    """(cos, sin) of position x frequency, float32 [*positions, pairs], within 1e-6 of exact at every position.
+
+    A traced position beyond MAX_POSITION + BLOCK gives NaN.
+    """
+    cos_a, sin_a, cos_b, sin_b = (jnp.asarray(t) for t in tables(rotary, head_dim))
+    a, b = jnp.divmod(jnp.abs(positions), BLOCK)
+    # Out of range fills with NaN, which is seen; a clipped index would be a silent wrong angle.
+    cos_a, sin_a = (jnp.take(t, a, axis=0, mode="fill") for t in (cos_a, sin_a))
+    cos_b, sin_b = (jnp.take(t, b, axis=0) for t in (cos_b, sin_b))
+    sign = jnp.sign(positions).astype(jnp.float32)[..., None]
+    return cos_a * cos_b - sin_a * sin_b, sign * (sin_a * cos_b + cos_a * sin_b)
+
+
+def rotate(
+    x: Float[Array, "... T N H"], positions: Int[Array, "..."], rotary: Rotary, *, inverse: bool = False
+) -> Float[Array, "... T N H"]:
+    """R_t x for each vector of `x` at its position t (RoVE, arXiv 2606.11275, Def. 3.1), or R_t^-1 x.
+
+    Args:
+      x: [..., T, N, H], any float dtype, which is kept; the arithmetic is float32.
+      positions: int32 [T], or [..., T] with the leading axes of `x`. Concrete ones beyond +-MAX_POSITION are refused;
+        traced ones cannot be checked, and are the caller's to keep in range.
+      rotary: what turns; pair (x1, x2) becomes (x1 cos - x2 sin, x1 sin + x2 cos).
+      inverse: turn back.
+    """
+    positions = checked_positions(positions)
+    if positions.shape not in (x.shape[-3:-2], x.shape[:-2]):
+        raise UsageError(f"positions of shape {positions.shape}: must be {x.shape[-3:-2]} or {x.shape[:-2]}")
+    if rotary.turned(x.shape[-1]) == 0 or rotary.alpha == 0.0:
+        return x
+    return turn(x, positions, rotary, inverse)
+
+
+def checked_positions(positions: Int[Array, "..."]) -> Int[Array, "..."]:
+    """`positions` as int32; raises `UsageError` for another dtype or, where they are concrete, out of range."""
+    if not jnp.issubdtype(positions.dtype, jnp.integer):
+        raise UsageError(f"positions of dtype {positions.dtype}: must be integers")
+    if not isinstance(positions, jax.core.Tracer) and positions.size:
+        flat = np.asarray(positions).astype(np.int64).ravel()
+        worst = flat[np.abs(flat).argmax()]
+        if abs(worst) > MAX_POSITION:
+            raise UsageError(f"position {worst}: beyond +-{MAX_POSITION}; subtract one number from all positions")
+    return jnp.asarray(positions, jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("rotary", "inverse"))
+def turn(x: Array, positions: Array, rotary: Rotary, inverse: bool) -> Array:
+    """`rotate` after its checks. Jitted, so that a model lowers the tables once, not once per layer and use."""
+    dims = rotary.turned(x.shape[-1])
+    cos, sin = angles(positions, rotary, x.shape[-1])
+    shape = (1,) * (x.ndim - 2 - positions.ndim) + positions.shape + (1, dims // 2)
+    cos, sin = cos.reshape(shape), (-sin if inverse else sin).reshape(shape)
+    turning = x[..., :dims].astype(jnp.float32)
+    if rotary.pairing == "half":
+        first, second = jnp.split(turning, 2, axis=-1)
+        turned = jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+    else:
+        first, second = turning[..., 0::2], turning[..., 1::2]
+        pairs = jnp.stack([first * cos - second * sin, first * sin + second * cos], axis=-1)
+        turned = pairs.reshape(turning.shape)
+    turned = turned.astype(x.dtype)
+    return turned if dims == x.shape[-1] else jnp.concatenate([turned, x[..., dims:]], axis=-1)
