@@ -1,0 +1,21 @@
+"""The smallest run that shows something: 0.8M parameters on the bytes of the State of the Union addresses.
+
+    python -m train --config configs/tiny_rove.py --workdir runs/tiny_rove
+    python -m train --config configs/tiny_rope.py --workdir runs/tiny_rope
+
+Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
+"""
+
+from rove_jax.config import Config, Data, Evaluation, Model, Optimizer, Training
+
+VARIANT = "rove"
+
+
+def config() -> Config:
+    return Config(
+        model=Model(variant=VARIANT, layers=4, width=128, query_heads=2, kv_heads=2, head_dim=64, mlp_width=512),
+        data=Data(source="sotu", tokenizer="bytes", context_length=128),
+        optimizer=Optimizer(peak_lr=2e-3, warmup_steps=100),
+        training=Training(steps=1000, batch_size=32),
+        evaluation=Evaluation(at_end=True),
+    )

@@ -1,0 +1,87 @@
+"""How every command ends: one `error: ...` line on stderr, an exit code, and a traceback only for a bug.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the run failed; what is on disk is whole |
+| 2 | a wrong argument, recipe or input |
+| 130 | interrupted (Ctrl-C) |
+| 141 | the reader of our output went away, as in `... | head` |
+| 143 | asked to stop (SIGTERM), and stopped with a checkpoint saved |
+"""
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from rove_jax.errors import RunError, UsageError, nearest
+
+MACHINE_FAULTS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+"""What an operating system refuses in a program without a bug. Others, such as a missing file, keep their traceback
+unless the code that opened the file has turned them into a `UsageError`."""
+
+
+def run(main: Callable[[], int | None]) -> int:
+    """Call `main` and return the exit code of the process; `None` from `main` is 0.
+
+    A `SystemExit` raised inside keeps its code (143 after a SIGTERM). Anything that is not listed above propagates.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code or 0
+    except UsageError as error:
+        return fail(2, str(error))
+    except RunError as error:
+        return fail(1, str(error))
+    except KeyboardInterrupt:
+        return fail(130, "interrupted")
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            return fail(1, stop.code)
+        return stop.code or 0
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out, which must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if error.errno not in MACHINE_FAULTS:
+            raise
+        at = f"{error.filename}: " if error.filename else ""
+        return fail(1, f"{at}{error.strerror}")
+
+
+def fail(code: int, message: str) -> int:
+    """Print `error: message` as one line on stderr, after everything printed so far, and return `code`."""
+    sys.stdout.flush()
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+    return code
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` whose errors are `UsageError`, and that never guesses an abbreviated option.
+
+    (An abbreviation would swallow overrides of a recipe, which other code parses.)
+    """
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+        hint = nearest(unknown, self._option_string_actions) if unknown.startswith("--") else ""
+        raise UsageError(f"{self.prog}: {message}{hint}; see {self.prog} --help")

@@ -1,0 +1,37 @@
+"""The ground under every test: 8 virtual CPU devices, strict rank promotion, a folder of real data if there is one."""
+
+import os
+import sys
+from pathlib import Path
+
+assert "jax" not in sys.modules, "jax was imported before tests/conftest.py could choose the CPU and 8 devices"
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_sessionstart() -> None:
+    """Too few devices is a broken set-up, so everything stops; a skip would be green."""
+    if jax.device_count() != 8:
+        pytest.exit(f"{jax.device_count()} devices instead of 8 virtual CPU devices", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of real data outside the project, named by the environment variable ROVE_TEST_DATA."""
+    folder = os.environ.get("ROVE_TEST_DATA")
+    if not folder:
+        pytest.skip("ROVE_TEST_DATA is not set: no real data")
+    assert Path(folder).is_dir(), f"ROVE_TEST_DATA = {folder}: no such folder"
+    return Path(folder)
+
+
+@pytest.fixture
+def checkout() -> Path:
+    """The root of the source tree, from which `python -m train` and `python -m eval` work."""
+    return Path(__file__).resolve().parent.parent
