@@ -62,7 +62,9 @@ def resolve(requested: str, call: Call, *, platform: str, capability: float | No
     if requested != "auto":
         return Choice(requested, "asked for by name", {n: "another was asked for" for n in BACKENDS if n != requested})
     if not cannot:
-        return Choice("cudnn", "fused kernel that can serve this call", {n: "slower than cudnn" for n in ("xla", "chunked")})
+        return Choice(
+            "cudnn", "fused kernel that can serve this call", {n: "slower than cudnn" for n in ("xla", "chunked")}
+        )
     if scores <= SCORES_LIMIT:
         return Choice("xla", size, {"cudnn": cannot, "chunked": "saves memory that is not short"})
     return Choice("chunked", size, {"cudnn": cannot, "xla": size})

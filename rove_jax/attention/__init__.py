@@ -1,0 +1,16 @@
+"""Rotary attention: `rotary_attention`, its module and Flax adapter, its backends and which of them serves."""
+
+from rove_jax.attention.backends import BACKENDS, Call, Choice, resolve
+from rove_jax.attention.module import RotaryAttention
+from rove_jax.attention.rotary_attention import Store, cached_attention, rotary_attention
+
+__all__ = [
+    "BACKENDS",
+    "Call",
+    "Choice",
+    "RotaryAttention",
+    "Store",
+    "cached_attention",
+    "resolve",
+    "rotary_attention",
+]

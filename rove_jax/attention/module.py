@@ -1,0 +1,114 @@
+"""`RotaryAttention`: the projections around `rotary_attention`, as a Flax NNX module."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from rove_jax.attention.rotary_attention import Store, cached_attention, rotary_attention
+from rove_jax.config import Rotary
+
+Init = jax.nn.initializers.Initializer
+
+
+class RotaryAttention(nnx.Module):
+    """Causal self-attention [B, T, D] -> [B, T, D] with RoPE (value_rotary None) or RoVE (value_rotary = rotary).
+
+    Written for NNX tree mode: parameters only, no state. Each parameter carries its logical axis names under the
+    metadata key `axes`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        query_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        rotary: Rotary | None,
+        value_rotary: Rotary | None,
+        window: int | None = None,
+        backend: str = "auto",
+        bias: bool = True,
+        dtype: str = "float32",
+        kernel_init: Init = nnx.initializers.normal(0.02),
+        out_init: Init | None = None,
+        rngs: nnx.Rngs,
+    ):
+        def projection(heads: int, axis: str) -> nnx.LinearGeneral:
+            return nnx.LinearGeneral(
+                width,
+                (heads, head_dim),
+                use_bias=bias,
+                dtype=jnp.dtype(dtype),
+                kernel_init=kernel_init,
+                kernel_metadata={"axes": ("model", axis, "head_dim")},
+                bias_metadata={"axes": (axis, "head_dim")},
+                rngs=rngs,
+            )
+
+        self.query = projection(query_heads, "heads")
+        self.key = projection(kv_heads, "kv_heads")
+        self.value = projection(kv_heads, "kv_heads")
+        self.out = nnx.LinearGeneral(
+            (query_heads, head_dim),
+            width,
+            axis=(-2, -1),
+            use_bias=bias,
+            dtype=jnp.dtype(dtype),
+            kernel_init=out_init or kernel_init,
+            kernel_metadata={"axes": ("heads", "head_dim", "model")},
+            bias_metadata={"axes": ("model",)},
+            rngs=rngs,
+        )
+        self.rotary, self.value_rotary, self.window, self.backend = rotary, value_rotary, window, backend
+
+    def __call__(
+        self,
+        x_btd: Float[Array, "B T D"],
+        *,
+        positions: Int[Array, "..."] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        contiguous: bool = False,
+    ) -> Float[Array, "B T D"]:
+        """Arguments as in `rotary_attention`, of which this is the self-attention."""
+        return self.attend(x_btd, positions=positions, segments=segments, contiguous=contiguous)[0]
+
+    def attend(
+        self,
+        x_btd: Float[Array, "B T D"],
+        *,
+        positions: Int[Array, "..."] | None,
+        segments: Int[Array, "B T"] | None,
+        contiguous: bool = False,
+        store: Store | None = None,
+    ) -> tuple[Float[Array, "B T D"], Store | None, dict[str, Array]]:
+        """(output, the store with T more tokens if one is given, {"query", "key", "value"} before rotation).
+
+        With a store, `positions` and `segments` must both be given as [B, T].
+        """
+        inputs = {"query": self.query(x_btd), "key": self.key(x_btd), "value": self.value(x_btd)}
+        turns = {"rotary": self.rotary, "value_rotary": self.value_rotary}
+        if store is not None:
+            assert positions is not None and segments is not None
+            out, store = cached_attention(
+                **inputs,
+                store=store,
+                positions=positions,
+                segments=segments,
+                window=self.window,
+                backend=self.backend,
+                **turns,
+            )
+        else:
+            out = rotary_attention(
+                **inputs,
+                is_causal=True,
+                query_positions=positions,
+                segments=segments,
+                window=self.window,
+                backend=self.backend,
+                contiguous=contiguous,
+                **turns,
+            )
+        return self.out(out), store, inputs

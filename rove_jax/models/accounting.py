@@ -1,0 +1,29 @@
+"""Parameters and floating-point operations of a model, in closed form."""
+
+from rove_jax.config import Model
+
+
+def parameter_count(cfg: Model, *, padded: bool = False) -> int:
+    """Parameters, tied embedding once, over the vocabulary that exists (or, `padded`, as stored)."""
+    bias = int(cfg.bias)
+    query, kv = cfg.query_heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
+    attention = cfg.width * (query + 2 * kv) + query * cfg.width + bias * (query + 2 * kv + cfg.width)
+    mlp = 2 * cfg.width * cfg.mlp_width + bias * (cfg.mlp_width + cfg.width)
+    norm = (1 + bias) * cfg.width
+    vocab = cfg.padded_vocab if padded else cfg.vocab
+    return vocab * cfg.width + cfg.layers * (attention + mlp + 2 * norm) + norm
+
+
+def flops_per_token(cfg: Model, context_length: int) -> float:
+    """Model FLOPs of one training token: forward and backward, three times the forward, nothing recomputed.
+
+    Two per multiply-add of each product with weights (unembedding over the vocabulary that exists included, embedding
+    lookup not) and of scores and their product with values. Attention counts what the mask leaves: on average
+    (T + 1) / 2 keys of a context of T, fewer with a window. Rotations are not counted.
+    """
+    query, kv = cfg.query_heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
+    weights = cfg.layers * (cfg.width * (2 * query + 2 * kv) + 2 * cfg.width * cfg.mlp_width) + cfg.vocab * cfg.width
+    window = min(cfg.window or context_length, context_length)
+    # The first `window` queries see 1, 2, ..., window keys; the rest see `window` each.
+    keys = (window * (window + 1) / 2 + (context_length - window) * window) / context_length
+    return 3.0 * (2.0 * weights + cfg.layers * 2.0 * 2.0 * query * keys)

@@ -1,0 +1,103 @@
+"""The decoder: tied embedding, L blocks, final norm."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from rove_jax.attention import Store
+from rove_jax.config import Model
+from rove_jax.errors import UsageError
+from rove_jax.models.blocks import INIT_STD, Block, dropout, layer_norm
+
+CAPTURES = ("query", "key", "value")
+
+REMAT: dict[str, Callable[..., bool] | None] = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Output(NamedTuple):
+    """What a forward pass gives: hidden [B, T, D] after the final norm; the store, if one was given, with T more tokens;
+    {name: [L, B, T, heads, H]} for each name in `capture`."""
+
+    hidden: Array
+    cache: Store | None
+    captured: dict[str, Array]
+
+
+class GPT(nnx.Module):
+    """A GPT-2-style decoder without learned positions. All blocks are one `Block` whose parameters have a leading L axis."""
+
+    def __init__(self, cfg: Model, rngs: nnx.Rngs):
+        table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width))
+        self.embedding = nnx.Param(table, axes=("vocab", "model"))
+        layer_keys = jax.random.split(rngs.params(), cfg.layers)
+        self.blocks = nnx.vmap(lambda key: Block(cfg, nnx.Rngs(params=key)))(layer_keys)
+        self.norm = layer_norm(cfg, rngs)
+        self.cfg = cfg
+
+    def __call__(
+        self,
+        tokens_bt: Int[Array, "B T"],
+        *,
+        positions: Int[Array, "..."] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        contiguous: bool = False,
+        cache: Store | None = None,
+        capture: tuple[str, ...] = (),
+        dropout_key: Array | None = None,
+    ) -> Output:
+        """Hidden states of `tokens_bt`. Arguments as in `models.functional.apply`."""
+        cfg = self.cfg
+        for name in capture:
+            if name not in CAPTURES:
+                raise UsageError(f"capture = {name!r}: must be one of {', '.join(CAPTURES)}")
+        if cache is not None and (positions is None or segments is None):
+            raise UsageError("a cache needs positions and segments, both [B, T]")
+        embed_key, *layer_keys = [None] * (cfg.layers + 1)
+        if dropout_key is not None and cfg.dropout:
+            embed_key, *layer_keys = jax.random.split(dropout_key, cfg.layers + 1)
+        x_btd = dropout(jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0), cfg.dropout, embed_key)
+        graph, stacked = nnx.split(self.blocks)
+
+        def layer(x_btd: Array, inputs: tuple) -> tuple[Array, tuple]:
+            parameters, key, kv = inputs
+            store = None if cache is None else Store(*kv, cache.positions, cache.segments, cache.length)
+            x_btd, store, seen = nnx.merge(graph, parameters)(
+                x_btd, positions=positions, segments=segments, contiguous=contiguous, store=store, dropout_key=key
+            )
+            return x_btd, (store, {name: seen[name] for name in capture})
+
+        if cfg.remat != "none":
+            layer = jax.checkpoint(layer, policy=REMAT[cfg.remat])
+        per_layer = (
+            stacked,
+            jnp.stack(layer_keys) if embed_key is not None else None,
+            None if cache is None else (cache.key, cache.value),
+        )
+        x_btd, (stores, captured) = loop(layer, x_btd, per_layer, cfg)
+        if stores is not None:
+            # Positions, segments and length come out of every layer alike.
+            stores = Store(
+                stores.key, stores.value, *(x[0] for x in (stores.positions, stores.segments, stores.length))
+            )
+        return Output(self.norm(x_btd).astype(cfg.dtype), stores, captured)
+
+
+def loop(layer: Callable, x_btd: Float[Array, "B T D"], per_layer: tuple, cfg: Model) -> tuple[Array, tuple]:
+    """`jax.lax.scan` of `layer` over the leading axis of `per_layer`, or the same unrolled."""
+    if cfg.scan_layers:
+        return jax.lax.scan(layer, x_btd, per_layer)
+    # One split, whose transpose is one concatenation; indexing would add up L zero-padded gradients.
+    leaves, tree = jax.tree.flatten(per_layer)
+    parts = [[jnp.squeeze(p, 0) for p in jnp.split(leaf, cfg.layers)] for leaf in leaves]
+    outs = []
+    for i in range(cfg.layers):
+        x_btd, out = layer(x_btd, jax.tree.unflatten(tree, [part[i] for part in parts]))
+        outs.append(out)
+    return x_btd, jax.tree.map(lambda *xs: jnp.stack(xs), *outs)
