@@ -22,7 +22,7 @@ HOMES = {
 }
 """Name exposed here: module it lives in."""
 
-__all__ = [*HOMES, "__version__"]
+__all__ = [*HOMES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rove_jax.config import Config
+from rove_jax.config import Config, from_dict, to_dict
 from rove_jax.errors import UsageError, nearest
 
 
@@ -38,21 +38,22 @@ def read(path: Path) -> Config:
         if not callable(recipe.get("config")):
             raise UsageError(f"{path}: defines no function config(); a recipe is a file with `def config() -> Config`")
         result = recipe["config"]()
+        if isinstance(result, Config):
+            # Python lets `steps=1e4` be a float; the way through JSON does not.
+            return from_dict(Config, to_dict(result))
     except UsageError:
         raise
     except SyntaxError as error:
         raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from error
     except Exception as error:  # the file's own code: whatever it raises is the fault of that file
-        raise UsageError(f"{path}:{last_line(error, path)}: {type(error).__name__}: {error}") from error
-    if not isinstance(result, Config):
-        raise UsageError(f"{path}: config() returned {type(result).__name__}; it must return a rove_jax.config.Config")
-    return result
+        raise UsageError(f"{place(error, path)}: {type(error).__name__}: {error}") from error
+    raise UsageError(f"{path}: config() returned {type(result).__name__}; it must return a rove_jax.config.Config")
 
 
-def last_line(error: Exception, path: Path) -> int | str:
-    """The last line of the file at `path` that was running when `error` was raised; `?` if none was."""
+def place(error: Exception, path: Path) -> str:
+    """`path:line`, with the last line of that file that was running when `error` was raised; `path` if none was."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return lines[-1] if lines and lines[-1] else "?"
+    return f"{path}:{lines[-1]}" if lines else str(path)
 
 
 def override(config: Config, words: Sequence[str]) -> Config:

@@ -127,6 +127,7 @@ def test_every_field_has_a_flag_and_none_is_a_subcommand(recipe: Path, capfd) ->
         ("def half():\n    return 1 / 0\n\ndef config():\n    return half()\n", "recipe.py:2: ZeroDivisionError"),
         (RECIPE.replace("seed", "sede"), "recipe.py:6: TypeError: Config.__init__() got an unexpected keyword"),
         (RECIPE.replace("64", "0"), "model.window = 0: must be at least 1"),
+        (RECIPE.replace("64", "6e1"), "model.window = 60.0: must be int or NoneType"),
     ],
 )
 def test_a_fault_of_the_file_is_one_line_with_its_place(recipe: Path, text: str, line: str) -> None:

@@ -1,0 +1,89 @@
+"""How a command ends: the last line on stderr, the exit code, and which errors are left alone."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rove_jax.cli import exits
+from rove_jax.errors import RunError, UsageError
+
+
+def raising(error: BaseException):
+    def main() -> int:
+        print("some output")
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("training.steps = 0: must be at least 1"), 2, "error: training.steps = 0: must be at least 1"),
+        (UsageError("two\nlines"), 2, "error: two lines"),
+        (RunError("loss is nan at step 7"), 1, "error: loss is nan at step 7"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "x/y"), 1, "error: x/y: No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "z"), 1, "error: z: Permission denied"),
+        (SystemExit("stopped"), 1, "error: stopped"),
+    ],
+)
+def test_what_a_person_can_cause_is_one_line_and_a_code(error, code, line, capfd) -> None:
+    assert exits.run(raising(error)) == code
+    assert capfd.readouterr().err == line + "\n"
+
+
+@pytest.mark.parametrize("code", [143, 0, 2])
+def test_an_exit_keeps_its_code(code: int, capfd) -> None:
+    assert exits.run(raising(SystemExit(code))) == code
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), FileNotFoundError(errno.ENOENT, "bug", "x"), AssertionError()])
+def test_a_bug_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        exits.run(raising(error))
+
+
+def test_done_is_zero() -> None:
+    assert exits.run(lambda: None) == 0
+    assert exits.run(lambda: 0) == 0
+    assert exits.run(lambda: 75) == 75
+
+
+def test_a_reader_that_leaves_is_not_an_error() -> None:
+    program = """
+import sys
+from rove_jax.cli import exits
+def main():
+    for line in range(100_000):
+        print(line)
+sys.exit(exits.run(main))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert process.stdout and process.stderr
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_an_unknown_option_is_named_with_the_nearest_one(capfd) -> None:
+    parser = exits.Parser(prog="rove-eval")
+    parser.add_argument("--lengths", type=int)
+    for words, line in [
+        (["--lenths", "3"], "unrecognized arguments: --lenths 3; did you mean --lengths?"),
+        (["--len", "3"], "unrecognized arguments: --len 3"),
+        (["--lengths", "x"], "argument --lengths: invalid int value: 'x'"),
+    ]:
+        assert exits.run(lambda words=words: parser.parse_args(words) and 0) == 2
+        assert f"error: rove-eval: {line}" in capfd.readouterr().err
