@@ -29,8 +29,8 @@ class Call:
     query_heads: int
     head_dim: int
     dtype: str
-    aligned: bool = True
-    segments: bool = False
+    fused: bool = True
+    """Causality and window, by index, are all there is to mask."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def resolve(requested: str, call: Call, *, platform: str, capability: float | No
     if requested not in get_args(Backend):
         raise UsageError(f"attention = {requested!r}: no such backend{nearest(requested, BACKENDS)}")
     scores = 4 * call.batch * call.query_heads * call.queries * call.keys
-    size = f"scores of one call take {scores / 2**20:.0f} MiB, {'within' if scores <= SCORES_LIMIT else 'above'} {SCORES_LIMIT >> 20} MiB"
+    fits = "within" if scores <= SCORES_LIMIT else "above"
+    size = f"scores of one call take {scores / 2**20:.0f} MiB, {fits} {SCORES_LIMIT >> 20} MiB"
     cannot = cudnn_refusal(call, platform, capability)
     if requested == "cudnn" and cannot:
         raise UsageError(f"attention = 'cudnn': {cannot}; use auto, xla or chunked")
@@ -81,8 +82,8 @@ def cudnn_refusal(call: Call, platform: str, capability: float | None) -> str:
         return f"takes bfloat16 or float16, not {call.dtype}"
     if call.head_dim % 8 or call.head_dim > largest:
         return f"head_dim must be a multiple of 8 up to {largest}, not {call.head_dim}"
-    if not call.aligned or call.segments:
-        return "takes no mask by positions or segments"
+    if not call.fused:
+        return "takes no mask by positions, by segments or of the caller's own"
     return ""
 
 
@@ -92,10 +93,11 @@ def serve(
     """Attention [B, T, N, H] by `backend`.
 
     "auto" is for direct calls and stays with what runs on every platform; a trainer resolves it beforehand, knowing
-    the mesh. A name is checked against everything but the platform, which a traced call does not know.
+    the mesh. Traced arrays do not know their platform, so a name is then checked against everything else.
     """
     batch, queries, heads, head_dim = query.shape
-    aligned, segments = visibility.aligned, visibility.query_segments is not None
-    call = Call(batch, queries, key.shape[1], heads, head_dim, jnp.dtype(query.dtype).name, aligned, segments)
-    chosen = resolve(backend, call, platform="gpu" if backend == "cudnn" else "any platform").backend
+    call = Call(batch, queries, key.shape[1], heads, head_dim, jnp.dtype(query.dtype).name, visibility.fused)
+    traced = isinstance(query, jax.core.Tracer)
+    platform = ("gpu" if backend == "cudnn" else "unknown") if traced else next(iter(query.devices())).platform
+    chosen = resolve(backend, call, platform=platform).backend
     return BACKENDS[chosen](query, key, value, visibility, scale)

@@ -1,4 +1,4 @@
-"""Exact attention in memory linear in the context: queries a chunk at a time, scores recomputed in the backward pass."""
+"""Exact attention in memory linear in the context: a chunk of queries at a time, scores recomputed backward."""
 
 import functools
 

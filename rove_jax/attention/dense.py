@@ -12,17 +12,16 @@ Key = Float[Array, "B S K H"]
 
 def xla(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
     """Softmax in float32 over a [B, N, T, S] array of scores. Any mask; rows that see nothing return 0."""
-    if visibility.aligned and visibility.query_segments is None:
+    if visibility.fused:
         return fused(query, key, value, visibility, scale, "xla")
     mask = visibility.spelled_out(query.shape[1], key.shape[1]).mask()
-    mask = mask if mask.ndim == 3 else mask[None]
-    out = jax.nn.dot_product_attention(query, key, value, mask=mask[:, None], scale=scale, implementation="xla")
+    out = jax.nn.dot_product_attention(query, key, value, mask=mask, scale=scale, implementation="xla")
     # A row that sees nothing would average every value. `where` also keeps its gradient from reaching any of them.
-    return jnp.where(mask.any(-1)[:, :, None, None], out, 0)
+    return jnp.where(mask.any(-1).swapaxes(1, 2)[..., None], out, 0)
 
 
 def cudnn(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
-    """cuDNN flash attention. Aligned positions without segments only (`resolve` refuses the rest)."""
+    """cuDNN flash attention, for what it can mask by itself (`resolve` refuses the rest)."""
     return fused(query, key, value, visibility, scale, "cudnn")
 
 

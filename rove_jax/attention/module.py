@@ -10,6 +10,8 @@ from rove_jax.config import Rotary
 
 Init = jax.nn.initializers.Initializer
 
+DEFAULT_INIT = jax.nn.initializers.normal(0.02)
+
 
 class RotaryAttention(nnx.Module):
     """Causal self-attention [B, T, D] -> [B, T, D] with RoPE (value_rotary None) or RoVE (value_rotary = rotary).
@@ -31,7 +33,7 @@ class RotaryAttention(nnx.Module):
         backend: str = "auto",
         bias: bool = True,
         dtype: str = "float32",
-        kernel_init: Init = nnx.initializers.normal(0.02),
+        kernel_init: Init = DEFAULT_INIT,
         out_init: Init | None = None,
         rngs: nnx.Rngs,
     ):

@@ -24,6 +24,13 @@ class Visibility:
     key_positions: Int[Array, "*B S"] | None = None
     query_segments: Int[Array, "B T"] | None = None
     key_segments: Int[Array, "B S"] | None = None
+    given: Bool[Array, "#B #N T S"] | None = None
+    """A mask of the caller's own, on top of all else."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether causality and window, by index, are all there is, so that a kernel can mask by itself."""
+        return self.aligned and self.query_segments is None and self.given is None
 
     def cut(self, queries: slice, keys: slice) -> "Visibility":
         """The part for a range of queries and a range of keys, no longer aligned: positions are spelled out."""
@@ -35,26 +42,28 @@ class Visibility:
             key_positions=self.key_positions[..., keys],
             query_segments=None if self.query_segments is None else self.query_segments[:, queries],
             key_segments=None if self.key_segments is None else self.key_segments[:, keys],
+            given=None if self.given is None else self.given[:, :, queries, keys],
         )
 
     def spelled_out(self, queries: int, keys: int) -> "Visibility":
-        """The same with positions given: those of the indices where there were none, or where alignment makes them so."""
-        if self.query_positions is not None and not self.aligned:
+        """The same with positions given: the indices, where alignment makes them as good."""
+        if not self.aligned:
             return self
         # Aligned positions restart only where segments change, so indices order the keys of a segment just as well.
         return replace(self, query_positions=jnp.arange(queries), key_positions=jnp.arange(keys))
 
-    def mask(self) -> Bool[Array, "*B T S"]:
-        """True where the key is seen: [T, S] or [B, T, S]. Positions must be spelled out."""
+    def mask(self) -> Bool[Array, "#B #N T S"]:
+        """True where the key is seen. Positions must be spelled out."""
         assert self.query_positions is not None and self.key_positions is not None
         ages = self.query_positions[..., :, None] - self.key_positions[..., None, :]
+        ages = (ages if ages.ndim == 3 else ages[None])[:, None]
         seen = ages >= 0 if self.causal else jnp.ones(ages.shape, bool)
         if self.window is not None:
             seen &= ages < self.window if self.causal else jnp.abs(ages) < self.window
         if self.query_segments is not None and self.key_segments is not None:
-            same = self.query_segments[:, :, None] == self.key_segments[:, None, :]
-            seen = (seen if seen.ndim == 3 else seen[None]) & same & (self.key_segments != 0)[:, None, :]
-        return seen
+            same = self.query_segments[:, None, :, None] == self.key_segments[:, None, None, :]
+            seen = seen & same & (self.key_segments != 0)[:, None, None, :]
+        return seen if self.given is None else seen & self.given
 
 
 def describe(
@@ -67,7 +76,7 @@ def describe(
     key_positions: Int[Array, "..."] | None,
     segments: Int[Array, "B T"] | tuple[Int[Array, "B T"], Int[Array, "B S"]] | None,
 ) -> Visibility:
-    """The `Visibility` of an attention call with B rows, T queries and S keys; raises `UsageError` if the parts disagree."""
+    """The `Visibility` of a call with B rows, T queries and S keys; raises `UsageError` if its parts disagree."""
     batch, queries, keys = shape_bts
     if window is not None and window < 1:
         raise UsageError(f"window = {window}: must be at least 1")

@@ -57,7 +57,7 @@ class MLP(nnx.Module):
 
 
 class Block(nnx.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). Projections back to the stream start (2 L)^-1/2 smaller (GPT-2)."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). Projections back to the stream start (2 L)^-1/2 smaller."""
 
     def __init__(self, cfg: Model, rngs: nnx.Rngs):
         rotary, value_rotary = cfg.rotations

@@ -22,8 +22,8 @@ REMAT: dict[str, Callable[..., bool] | None] = {
 
 
 class Output(NamedTuple):
-    """What a forward pass gives: hidden [B, T, D] after the final norm; the store, if one was given, with T more tokens;
-    {name: [L, B, T, heads, H]} for each name in `capture`."""
+    """What a forward pass gives: hidden [B, T, D] after the final norm; the cache, if one was given, with T more
+    tokens; {name: [L, B, T, heads, H]} for each name in `capture`."""
 
     hidden: Array
     cache: Store | None
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
 
 class GPT(nnx.Module):
-    """A GPT-2-style decoder without learned positions. All blocks are one `Block` whose parameters have a leading L axis."""
+    """A GPT-2-style decoder without learned positions. All blocks are one `Block`, its parameters with a leading L axis."""
 
     def __init__(self, cfg: Model, rngs: nnx.Rngs):
         table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width))

@@ -7,7 +7,7 @@ from rove_jax.config import Model
 from rove_jax.errors import UsageError, nearest
 
 PRESETS = {
-    # 0.8M parameters, for a CPU in minutes. Heads of 64, as in the paper: half the pairs never complete a turn in training.
+    # 0.8M parameters, for a CPU in minutes. Heads of 64, as in the paper.
     "tiny": Model(layers=4, width=128, query_heads=2, kv_heads=2, head_dim=64, mlp_width=512),
     # The paper's 124M (arXiv 2606.11275): GPT-2 small without learned positions, 123.65M with biases.
     "gpt2-small": Model(layers=12, width=768, query_heads=12, kv_heads=12, head_dim=64, mlp_width=3072),
