@@ -18,7 +18,7 @@ CHUNK = 128
 def token_nll(
     cfg: Model, params: functional.Params, hidden_btd: Float[Array, "B T D"], targets_bt: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Negative log-likelihood of each target, float32 nats. Above LOGITS_LIMIT, logits exist for CHUNK positions only."""
+    """Negative log-likelihood of each target, float32 nats. Above LOGITS_LIMIT, CHUNK positions at a time."""
 
     def nll(hidden: Array, targets: Array) -> Array:
         return optax.softmax_cross_entropy_with_integer_labels(functional.unembed(cfg, params, hidden), targets)
