@@ -1,0 +1,101 @@
+"""Every command in the README and in CONTRIBUTING is one that the project has."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rove_jax import recipes
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each command in the ```bash blocks of a Markdown text, comments left out."""
+    found = []
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            while "&&" in words:
+                found.append(words[: words.index("&&")])
+                words = words[words.index("&&") + 1 :]
+            found.append(words)
+    return [words for words in found if words]
+
+
+COMMANDS = [words for name in ("README.md", "CONTRIBUTING.md") for words in commands((ROOT / name).read_text())]
+
+
+def check(words: list[str]) -> None:
+    """Raise unless `words` is a command that the project understands."""
+    match words:
+        case ["python", "-m", ("train" | "eval") as name, *rest] if (ROOT / name / "__main__.py").is_file():
+            check([f"rove-{name}", *rest])
+        case ["rove-train", *rest]:
+            from rove_jax.cli import train
+
+            arguments, overrides = train.parser().parse_known_args(rest)
+            recipes.load(ROOT / arguments.config, overrides)
+        case ["rove-eval", *rest]:
+            from rove_jax.cli import eval
+
+            eval.parser().parse_args(rest)
+        case ["rove-prepare", *rest]:
+            from rove_jax.cli import prepare
+
+            arguments, overrides = prepare.parser().parse_known_args(rest)
+            recipes.load(ROOT / arguments.config, overrides)
+        case ["pip", "install", "-e", place]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            assert re.fullmatch(r"\.\[(\w+)\]", place).group(1) in extras
+        case ["bash", ".ci/run"]:
+            assert (ROOT / ".ci" / "run").is_file()
+        case ["pytest"] | ["pytest", "-m", "not slow"] | ["pre-commit", "install"]:
+            pass
+        case _:
+            raise AssertionError(f"not a command of the project: {shlex.join(words)}")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=shlex.join)
+def test_a_documented_command_is_understood(words: list[str]) -> None:
+    check(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -m train --config configs/tiny_rove.py --workdir x --training.stps 5",
+        "python -m train --confg configs/tiny_rove.py --workdir x",
+        "python -m train --config configs/no_such_recipe.py --workdir x",
+        "python -m eval perplexity --workdir x --lenths 128",
+        "python -m evaluate perplexity --workdir x",
+        'pip install -e ".[txt]"',
+    ],
+)
+def test_the_check_sees_a_wrong_command(line: str) -> None:
+    with pytest.raises((ValueError, AssertionError)):
+        check(shlex.split(line))
+
+
+def test_the_two_first_commands_are_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert 'pip install -e ".[text]" && python -m train --config configs/tiny_rove.py --workdir runs/tiny_rove' in text
+    assert 'pip install -e ".[dev]" && pytest' in text
+    assert len(COMMANDS) > 15
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture) -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    names: dict = {}
+    exec(example, names)
+    assert names["y"].shape == names["q"].shape == (2, 128, 4, 64)
+
+
+def test_the_layout_is_the_one_that_the_tests_enforce() -> None:
+    from tests.test_structure import ORDER
+
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = re.findall(r"^```\n(errors.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert block.replace("->", " ").split() == ORDER
