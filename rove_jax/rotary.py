@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from rove_jax.config import Rotary
@@ -77,7 +78,7 @@ def checked_positions(positions: Int[Array, "..."]) -> Int[Array, "..."]:
     """`positions` as int32; raises `UsageError` for another dtype or, where they are concrete, out of range."""
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise UsageError(f"positions of dtype {positions.dtype}: must be integers")
-    if not isinstance(positions, jax.core.Tracer) and positions.size:
+    if not isinstance(positions, Tracer) and positions.size:
         flat = np.asarray(positions).astype(np.int64).ravel()
         worst = flat[np.abs(flat).argmax()]
         if abs(worst) > MAX_POSITION:

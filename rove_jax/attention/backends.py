@@ -6,6 +6,7 @@ from typing import get_args
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rove_jax.attention.chunked import chunked
 from rove_jax.attention.dense import cudnn, xla
@@ -97,7 +98,7 @@ def serve(
     """
     batch, queries, heads, head_dim = query.shape
     call = Call(batch, queries, key.shape[1], heads, head_dim, jnp.dtype(query.dtype).name, visibility.fused)
-    traced = isinstance(query, jax.core.Tracer)
+    traced = isinstance(query, Tracer)
     platform = ("gpu" if backend == "cudnn" else "unknown") if traced else next(iter(query.devices())).platform
     chosen = resolve(backend, call, platform=platform).backend
     return BACKENDS[chosen](query, key, value, visibility, scale)

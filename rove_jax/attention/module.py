@@ -89,28 +89,33 @@ class RotaryAttention(nnx.Module):
 
         With a store, `positions` and `segments` must both be given as [B, T].
         """
-        inputs = {"query": self.query(x_btd), "key": self.key(x_btd), "value": self.value(x_btd)}
-        turns = {"rotary": self.rotary, "value_rotary": self.value_rotary}
+        query, key, value = self.query(x_btd), self.key(x_btd), self.value(x_btd)
         if store is not None:
             assert positions is not None and segments is not None
             out, store = cached_attention(
-                **inputs,
-                store=store,
+                query,
+                key,
+                value,
+                store,
+                rotary=self.rotary,
+                value_rotary=self.value_rotary,
                 positions=positions,
                 segments=segments,
                 window=self.window,
                 backend=self.backend,
-                **turns,
             )
         else:
             out = rotary_attention(
-                **inputs,
+                query,
+                key,
+                value,
+                rotary=self.rotary,
+                value_rotary=self.value_rotary,
                 is_causal=True,
                 query_positions=positions,
                 segments=segments,
                 window=self.window,
                 backend=self.backend,
                 contiguous=contiguous,
-                **turns,
             )
-        return self.out(out), store, inputs
+        return self.out(out), store, {"query": query, "key": key, "value": value}

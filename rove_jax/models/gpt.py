@@ -1,5 +1,6 @@
 """The decoder: tied embedding, L blocks, final norm."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Output(NamedTuple):
 
 
 class GPT(nnx.Module):
-    """A GPT-2-style decoder without learned positions. All blocks are one `Block`, its parameters with a leading L axis."""
+    """A GPT-2-style decoder without learned positions. All blocks are one `Block` with a leading L axis on each array."""
 
     def __init__(self, cfg: Model, rngs: nnx.Rngs):
         table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width))
@@ -59,15 +60,14 @@ class GPT(nnx.Module):
                 raise UsageError(f"capture = {name!r}: must be one of {', '.join(CAPTURES)}")
         if cache is not None and (positions is None or segments is None):
             raise UsageError("a cache needs positions and segments, both [B, T]")
-        embed_key, *layer_keys = [None] * (cfg.layers + 1)
-        if dropout_key is not None and cfg.dropout:
-            embed_key, *layer_keys = jax.random.split(dropout_key, cfg.layers + 1)
-        x_btd = dropout(jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0), cfg.dropout, embed_key)
+        keys = jax.random.split(dropout_key, cfg.layers + 1) if dropout_key is not None and cfg.dropout else None
+        x_btd = jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0)
+        x_btd = dropout(x_btd, cfg.dropout, None if keys is None else keys[0])
         graph, stacked = nnx.split(self.blocks)
 
         def layer(x_btd: Array, inputs: tuple) -> tuple[Array, tuple]:
             parameters, key, kv = inputs
-            store = None if cache is None else Store(*kv, cache.positions, cache.segments, cache.length)
+            store = None if cache is None else dataclasses.replace(cache, key=kv[0], value=kv[1])
             x_btd, store, seen = nnx.merge(graph, parameters)(
                 x_btd, positions=positions, segments=segments, contiguous=contiguous, store=store, dropout_key=key
             )
@@ -77,15 +77,14 @@ class GPT(nnx.Module):
             layer = jax.checkpoint(layer, policy=REMAT[cfg.remat])
         per_layer = (
             stacked,
-            jnp.stack(layer_keys) if embed_key is not None else None,
+            None if keys is None else keys[1:],
             None if cache is None else (cache.key, cache.value),
         )
         x_btd, (stores, captured) = loop(layer, x_btd, per_layer, cfg)
         if stores is not None:
             # Positions, segments and length come out of every layer alike.
-            stores = Store(
-                stores.key, stores.value, *(x[0] for x in (stores.positions, stores.segments, stores.length))
-            )
+            shared = {name: getattr(stores, name)[0] for name in ("positions", "segments", "length")}
+            stores = dataclasses.replace(stores, **shared)
         return Output(self.norm(x_btd).astype(cfg.dtype), stores, captured)
 
 
