@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from rove_jax.cli import exits
@@ -29,6 +30,12 @@ def raising(error: BaseException):
         (OSError(errno.ENOSPC, "No space left on device", "x/y"), 1, "error: x/y: No space left on device"),
         (PermissionError(errno.EACCES, "Permission denied", "z"), 1, "error: z: Permission denied"),
         (SystemExit("stopped"), 1, "error: stopped"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"),
+            1,
+            "error: out of device memory (Out of memory allocating 9 bytes.); use a smaller batch, "
+            "training.accumulation or model.remat",
+        ),
     ],
 )
 def test_what_a_person_can_cause_is_one_line_and_a_code(error, code, line, capfd) -> None:
@@ -42,7 +49,15 @@ def test_an_exit_keeps_its_code(code: int, capfd) -> None:
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("bug"), FileNotFoundError(errno.ENOENT, "bug", "x"), AssertionError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bug"),
+        FileNotFoundError(errno.ENOENT, "bug", "x"),
+        AssertionError(),
+        jax.errors.JaxRuntimeError("INTERNAL: bug"),
+    ],
+)
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         exits.run(raising(error))

@@ -63,6 +63,11 @@ def run(main: Callable[[], int | None]) -> int:
             raise
         at = f"{error.filename}: " if error.filename else ""
         return fail(1, f"{at}{error.strerror}")
+    except RuntimeError as error:  # the class that jax's own errors derive from; jax is not imported for its name
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        what = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+        return fail(1, f"out of device memory ({what}); use a smaller batch, training.accumulation or model.remat")
 
 
 def fail(code: int, message: str) -> int:
