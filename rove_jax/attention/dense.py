@@ -1,5 +1,7 @@
 """Attention through `jax.nn.dot_product_attention`: XLA's products, or cuDNN's fused kernel."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -25,7 +27,9 @@ def cudnn(query: Query, key: Key, value: Key, visibility: Visibility, scale: flo
     return fused(query, key, value, visibility, scale, "cudnn")
 
 
-def fused(query: Query, key: Key, value: Key, visibility: Visibility, scale: float, implementation: str) -> Query:
+def fused(
+    query: Query, key: Key, value: Key, visibility: Visibility, scale: float, implementation: Literal["xla", "cudnn"]
+) -> Query:
     """The call that leaves masking to the implementation."""
     reach = None if visibility.window is None else visibility.window - 1
     # Causal goes with the window always: cuDNN's left-only window sees the future without it (jax 0.12 still).
@@ -37,5 +41,5 @@ def fused(query: Query, key: Key, value: Key, visibility: Visibility, scale: flo
         scale=scale,
         is_causal=visibility.causal,
         local_window_size=window,
-        implementation=implementation,  # pyright: ignore[reportArgumentType]
+        implementation=implementation,
     )

@@ -32,7 +32,7 @@ class Output(NamedTuple):
 
 
 class GPT(nnx.Module):
-    """A GPT-2-style decoder without learned positions. All blocks are one `Block` with a leading L axis on each array."""
+    """A GPT-2-style decoder without learned positions. Its blocks are one `Block`, each array with a leading L axis."""
 
     def __init__(self, cfg: Model, rngs: nnx.Rngs):
         table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width))
