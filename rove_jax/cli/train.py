@@ -1,0 +1,99 @@
+"""`python -m train` and `rove-train`: train a model as a recipe says, or go on with a run."""
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rove_jax import config, recipes
+from rove_jax.cli import exits
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train; returns the exit code of the process."""
+    return exits.run(lambda: train(argv))
+
+
+def parser() -> exits.Parser:
+    top = exits.Parser(
+        prog="train",
+        description="Train a language model as a recipe says. The same command again goes on where the run stopped.",
+        epilog="Any field of the recipe can be given as well: --training.steps 50 --optimizer.peak-lr 3e-4 "
+        "--evaluation.no-at-end. `--fields` lists them.",
+    )
+    top.add_argument("--config", type=Path, required=True, metavar="FILE", help="the recipe: a Python file")
+    top.add_argument("--workdir", type=Path, metavar="DIR", help="folder of the run, new or to go on with")
+    top.add_argument("--dry-run", action="store_true", help="print what would run, make nothing, and stop")
+    top.add_argument("--fields", action="store_true", help="list the fields of a recipe, and stop")
+    top.add_argument("--profile", type=int, default=0, metavar="STEPS", help="trace so many steps with JAX's profiler")
+    return top
+
+
+def train(argv: Sequence[str] | None) -> int:
+    arguments, overrides = parser().parse_known_args(argv)
+    settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
+    if arguments.workdir is None and not arguments.dry_run:
+        parser().error("--workdir DIR is needed, a new folder or the one of a run to go on with")
+    if arguments.profile < 0:
+        parser().error(f"--profile {arguments.profile}: must be a number of steps")
+    # Until training watches for it, and after, SIGTERM ends the process in the usual way of Python programs.
+    signal.signal(signal.SIGTERM, terminate)
+    return dry_run(settings) if arguments.dry_run else run(settings, arguments.workdir, arguments.profile)
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    sys.exit(143)
+
+
+def dry_run(settings: config.Config) -> int:
+    from rove_jax import distributed
+    from rove_jax.training import plan
+
+    distributed.initialize()
+    lines = plan.make(settings).lines()
+    if distributed.is_writer():
+        print(json.dumps(config.to_dict(settings), indent=2))
+        print("\n".join(lines))
+    return 0
+
+
+def run(settings: config.Config, workdir: Path, profile_steps: int) -> int:
+    from rove_jax import distributed
+
+    distributed.initialize()
+    cache = distributed.keep_compiled(settings.training.compilation_cache)
+    from rove_jax.training import loop
+
+    result = loop.run(settings, workdir, profile_steps=profile_steps)
+    if distributed.is_writer():
+        print(f"programs       compiled ones are kept in {cache}")
+        summarize(result, settings, workdir, profile_steps)
+    if result.finished and not result.exit_code and settings.evaluation.at_end:
+        from rove_jax.evaluation.at_end import evaluate_run
+
+        evaluate_run(workdir)
+    return result.exit_code
+
+
+def summarize(result, settings: config.Config, workdir: Path, profile_steps: int) -> None:
+    """Where the run stands, and where everything was written."""
+    from rove_jax.training.checkpoint import FOLDER
+    from rove_jax.training.loop import PROFILE
+    from rove_jax.training.metrics import EVENTS, FILE
+
+    steps = settings.training.steps
+    if result.finished:
+        state = "was finished before" if not result.trained else "finished"
+    elif result.exit_code:
+        state = "asked to stop; the same command goes on"
+    else:
+        state = f"stopped by training.stop_after = {settings.training.stop_after}; without it, the same command goes on"
+    print(f"step {result.step} of {steps}: {state}")
+    best = "" if result.best_step is None else f", best step {result.best_step} (validation loss {result.best_loss:.4f})"
+    print(f"checkpoints    {workdir / FOLDER}: last step {result.step}{best}")
+    print(f"metrics        {workdir / FILE}, {workdir / EVENTS}/")
+    if profile_steps and result.trained:
+        print(f"profile        {workdir / PROFILE}/")

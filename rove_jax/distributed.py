@@ -1,0 +1,52 @@
+"""The process a command runs in: who it is among others, and where compiled programs are kept."""
+
+import os
+from pathlib import Path
+
+from rove_jax.errors import UsageError
+
+
+def initialize() -> None:
+    """Join the other processes of a run, if the environment says that there are any.
+
+    They are started by hand or by a script with JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES
+    and JAX_PROCESS_ID. Without the address this is a run of one process, whatever else a cluster has put into the
+    environment. Must come before anything that looks at devices.
+    """
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    if not address:
+        return
+    numbers = {}
+    for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        value = os.environ.get(name, "")
+        if not value.isdigit():
+            raise UsageError(f"{name} = {value!r}: JAX_COORDINATOR_ADDRESS is set, so this must be a whole number")
+        numbers[name] = int(value)
+    import jax
+
+    jax.distributed.initialize(address, numbers["JAX_NUM_PROCESSES"], numbers["JAX_PROCESS_ID"])
+
+
+def is_writer() -> bool:
+    """Whether this process writes logs and prints: the first one does. (Checkpoints are written by all.)"""
+    import jax
+
+    return jax.process_index() == 0
+
+
+def user_cache() -> Path:
+    """The folder for what can be made again: $XDG_CACHE_HOME/rove_jax, by default ~/.cache/rove_jax."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rove_jax"
+
+
+def keep_compiled(folder: str | None = None) -> Path:
+    """Turn XLA's persistent compilation cache on, in `folder` or in the user's cache, and return where it is.
+
+    JAX makes the folder when it first writes there, and only warns if it cannot.
+    """
+    import jax
+
+    path = Path(folder) if folder else user_cache() / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    return path

@@ -1,0 +1,215 @@
+"""A training run, from its first step or its last checkpoint to its end or to where it is asked to stop."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rove_jax import config, distributed, sharding
+from rove_jax.data import pipeline, prepare, tokenizers
+from rove_jax.errors import RunError, UsageError
+from rove_jax.training import plan as plans
+from rove_jax.training import start as starts
+from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.metrics import Clock, Metrics, Progress
+from rove_jax.training.profile import Profile
+from rove_jax.training.run_folder import RECORD, Origin, RunFolder, check_owner, versions
+from rove_jax.training.step import compile_update
+from rove_jax.training.stop import EXIT_CODES, StopRequest
+from rove_jax.training.validation import Validation
+
+PROFILE = "profile"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a call of `run` ended."""
+
+    step: int
+    """Updates done; all of them are in the last checkpoint."""
+    trained: int
+    """How many of them this call did."""
+    finished: bool
+    """Whether the run is at its last step."""
+    exit_code: int
+    """143 after SIGTERM, 130 after Ctrl-C, else 0."""
+    best_step: int | None
+    best_loss: float | None
+    """Validation loss at `best_step`, nats per token."""
+
+
+def run(
+    settings: config.Config, workdir: str | Path, *, profile_steps: int = 0, say: Callable[[str], None] = print
+) -> Result:
+    """Train until `training.steps` or `training.stop_after`, from the last checkpoint in `workdir` if there is one.
+
+    `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler.
+
+    Raises `UsageError`, before anything is written, for settings that cannot run here or are not those of the run in
+    `workdir`; `RunError` for a loss that is not finite, or a disk that takes no more, with the last good checkpoint kept.
+    """
+    workdir = Path(workdir)
+    end = min(settings.training.steps, settings.training.stop_after or settings.training.steps)
+    check_owner(workdir, settings)
+    done = already_there(settings, workdir, end)
+    if done is not None:
+        return done
+    plan = plans.make(settings)
+    tokenizer = tokenizers.load(settings.data)
+    if settings.model.vocab < tokenizer.vocab:
+        raise UsageError(f"model.vocab = {settings.model.vocab}: tokenizer {tokenizer.name} has {tokenizer.vocab} tokens")
+    prepared = prepare.ensure(settings.data, progress=distributed.is_writer())
+    origin = Origin(prepared.fingerprint, tokenizer.identity)
+
+    writer = distributed.is_writer()
+    folder = RunFolder(workdir, settings) if writer else None
+    checkpoints = Checkpoints(workdir, keep_last=settings.training.keep_last)
+    try:
+        start = starts.find(plan, checkpoints, origin, workdir)
+        record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
+        if folder:
+            folder.write(RECORD, record)
+            for line in [*plan.lines(), f"data           {prepared.path}", f"run            {workdir}: {start.source}"]:
+                say(line)
+        trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
+        return trainer.train(start, end, workdir, profile_steps=profile_steps, writer=writer)
+    finally:
+        checkpoints.close()
+        if folder:
+            folder.close()
+
+
+def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:
+    """The result of a call that has nothing to do, since the run in `workdir` is where it is to go; else None."""
+    if not (workdir / FOLDER).is_dir():
+        return None
+    checkpoints = Checkpoints(workdir)
+    step = checkpoints.latest() or 0
+    checkpoints.close()
+    if step < end:
+        return None
+    return Result(step, 0, step >= settings.training.steps, 0, checkpoints.best(), checkpoints.best_loss())
+
+
+class Trainer:
+    """The loop over updates, with all that it needs."""
+
+    def __init__(
+        self, plan: plans.Plan, eot: int, prepared: prepare.Prepared, checkpoints: Checkpoints, record: dict[str, Any]
+    ) -> None:
+        self.plan, self.settings = plan, plan.config.training
+        self.eot, self.prepared = eot, prepared
+        self.checkpoints, self.record = checkpoints, record
+        self.validation = Validation(plan, prepared, eot)
+
+    def batches(self, step: int) -> Iterator[jax.Array]:
+        """The batches of the updates after `step` updates, on the devices: int32 [B, T + 1]."""
+        where = sharding.batch(self.plan.mesh)
+        for rows in pipeline.batches(
+            self.prepared,
+            split="train",
+            batch_size=self.settings.batch_size,
+            seed=self.plan.config.seed,
+            start_step=step,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        ):
+            yield jax.make_array_from_process_local_data(where, rows)
+
+    def train(self, start: starts.Start, end: int, workdir: Path, *, profile_steps: int, writer: bool) -> Result:
+        """Updates `start.step` + 1 to `end`, or to a signal. The numbers of one are read while the next one runs."""
+        plan, step, state = self.plan, start.step, start.state
+        profile = Profile(workdir / PROFILE, first=step, end=end, count=profile_steps)
+        report = Report(workdir, plan.config, step, writer=writer)
+        try:
+            with StopRequest() as request:
+                update = compile_update(plan.config, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
+                batches = self.batches(step)
+                report.clock.restart(step)
+                batch = report.fetch(batches)
+                unread: dict[str, jax.Array] | None = None
+                while step < end and not request.signal:
+                    with profile.update(step):
+                        state, metrics = update(state, batch)
+                    if step + 1 < end:
+                        batch = report.fetch(batches)
+                    if unread is not None:
+                        report.row(step, self.read(step, unread))
+                    step, unread = step + 1, metrics
+                    profile.updated(step, state)
+                    validates, saves = self.due(step, end)
+                    if validates or saves or request.signal:
+                        # Only a state whose own numbers have been read, and are finite, is validated and saved.
+                        numbers, unread = self.read(step, unread), None
+                        with report.clock.pausing():
+                            loss = self.validation.loss(state.params) if validates else None
+                            best = self.checkpoints.best_loss()
+                            if saves or request.signal or (loss is not None and (best is None or loss < best)):
+                                self.checkpoints.save(state, self.record, loss)
+                        report.row(step, numbers, loss)
+                if unread is not None:
+                    report.row(step, self.read(step, unread))
+                    self.checkpoints.save(state, self.record)
+                self.checkpoints.wait()
+        finally:
+            profile.stop()
+            report.close()
+        code = EXIT_CODES[request.signal] if request.signal else 0
+        best = self.checkpoints
+        return Result(step, step - start.step, step == self.settings.steps, code, best.best(), best.best_loss())
+
+    def due(self, step: int, end: int) -> tuple[bool, bool]:
+        """Whether to validate, and whether to save, after `step` updates."""
+        every = self.settings.validation_every
+        validates = bool(every) and (step % every == 0 or step == self.settings.steps)
+        return validates, step % self.settings.checkpoint_every == 0 or step == end
+
+    def read(self, step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
+        """The numbers of update `step`, waiting for them. Raises `RunError` if one is not finite."""
+        numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                self.checkpoints.wait()
+                kept = self.checkpoints.latest()
+                left = "no checkpoint was saved before it" if kept is None else f"the last good checkpoint is step {kept}"
+                advice = "try a lower optimizer.peak_lr or a longer optimizer.warmup_steps"
+                raise RunError(f"step {step}: {name} is {value}; {left} in {self.checkpoints.folder}; {advice}")
+        return numbers
+
+
+class Report:
+    """Where the numbers of each update go: rows on disk every `training.log_every` updates, the progress bar."""
+
+    def __init__(self, workdir: Path, settings: config.Config, step: int, *, writer: bool) -> None:
+        self.every, self.steps = settings.training.log_every, settings.training.steps
+        self.tokens_per_step = settings.training.batch_size * settings.data.context_length
+        self.metrics = Metrics(workdir, step=step) if writer else None
+        self.progress = Progress(step=step, steps=self.steps, shown=writer)
+        self.clock = Clock(step)
+
+    def fetch(self, batches: Iterator[jax.Array]) -> jax.Array:
+        with self.clock.waiting():
+            return next(batches)
+
+    def row(self, step: int, numbers: dict[str, float], validation_loss: float | None = None) -> None:
+        speed = self.clock.measure(step, self.tokens_per_step)
+        self.progress.show(
+            step,
+            loss=numbers["loss"],
+            tokens_per_second=speed["tokens_per_second"],
+            validation_loss=validation_loss,
+        )
+        if step % self.every and step != self.steps and validation_loss is None:
+            return
+        if self.metrics:
+            validated = {} if validation_loss is None else {"validation_loss": validation_loss}
+            self.metrics.write({"step": step, "loss": numbers["loss"], **validated, **numbers, **speed})
+        self.clock.restart(step)
+
+    def close(self) -> None:
+        self.progress.close()
+        if self.metrics:
+            self.metrics.close()

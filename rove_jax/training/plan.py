@@ -1,0 +1,92 @@
+"""What a config comes to on the devices at hand, before anything is made: mesh, attention backend, layout, sizes."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import optax
+
+from rove_jax import attention, config, sharding
+from rove_jax.errors import UsageError
+from rove_jax.models import accounting, functional
+from rove_jax.training import optimizer, state
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    config: config.Config
+    mesh: jax.sharding.Mesh
+    choice: attention.Choice
+    model: config.Model
+    """The model as computed: `attention` is the chosen backend, never "auto"."""
+    optimizer: optax.GradientTransformation
+    target: state.State
+    """Shapes, dtypes and shardings of the state."""
+    parameter_count: int
+
+    @property
+    def devices(self) -> str:
+        first = self.mesh.devices.flat[0]
+        return f"{self.mesh.size} x {first.device_kind} ({first.platform})"
+
+    def record(self) -> dict[str, Any]:
+        """What a run writes down about itself, as JSON values."""
+        return {
+            "parameters": self.parameter_count,
+            "mesh": dict(self.mesh.shape),
+            "devices": self.devices,
+            "processes": jax.process_count(),
+            "attention": dataclasses.asdict(self.choice),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        cfg = self.config
+        axes = ", ".join(f"{name} {size}" for name, size in self.mesh.shape.items())
+        refused = "".join(f"\n               not {name}: {why}" for name, why in self.choice.refused.items())
+        return [
+            f"parameters     {self.parameter_count:,} (variant {cfg.model.variant}, {cfg.model.layers} layers)",
+            f"batch          {cfg.training.batch_size} x {cfg.data.context_length} tokens, {cfg.training.steps} steps",
+            f"mesh           {axes}; {self.devices}",
+            f"attention      {self.choice.backend}: {self.choice.reason}{refused}",
+        ]
+
+
+def make(settings: config.Config, devices: list[jax.Device] | None = None) -> Plan:
+    """The plan of `settings` on `devices` (default: all). Raises `UsageError` for what cannot run there."""
+    mesh = sharding.make_mesh(settings.mesh, devices)
+    ways, parts = sharding.batch_ways(mesh), settings.training.accumulation
+    rows = settings.training.batch_size
+    if rows % (ways * parts):
+        needs = f"{parts} accumulation parts on {ways} devices (mesh.data x mesh.fsdp)"
+        raise UsageError(f"training.batch_size = {rows}: does not divide into {needs}")
+    choice = choose_attention(settings, mesh)
+    adamw = optimizer.make(settings.optimizer, settings.training.steps, functional.axes(settings.model))
+    return Plan(
+        config=settings,
+        mesh=mesh,
+        choice=choice,
+        model=dataclasses.replace(settings.model, attention=choice.backend),
+        optimizer=adamw,
+        target=state.abstract(settings, adamw, mesh),
+        parameter_count=accounting.parameter_count(settings.model),
+    )
+
+
+def choose_attention(settings: config.Config, mesh: jax.sharding.Mesh) -> attention.Choice:
+    """The backend for what one device of the mesh computes at a time."""
+    model, device = settings.model, mesh.devices.flat[0]
+    call = attention.Call(
+        batch=settings.training.batch_size // settings.training.accumulation // sharding.batch_ways(mesh),
+        queries=settings.data.context_length,
+        keys=settings.data.context_length,
+        query_heads=model.query_heads // mesh.shape["tensor"],
+        head_dim=model.head_dim,
+        dtype=model.dtype,
+        fused=not settings.data.segments,
+    )
+    # Devices that have no such notion lack the attribute.
+    capability = getattr(device, "compute_capability", None)
+    return attention.resolve(
+        model.attention, call, platform=device.platform, capability=float(capability) if capability else None
+    )

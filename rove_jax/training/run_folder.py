@@ -1,0 +1,152 @@
+"""The folder of a run: whose it is, who is writing to it, and what it says of itself.
+
+    config.json   the resolved config        metrics.jsonl, tensorboard/   numbers by step
+    run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
+"""
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import IO, Any
+
+from rove_jax import config
+from rove_jax.errors import RunError, UsageError
+from rove_jax.training.checkpoint import FOLDER
+from rove_jax.training.metrics import FILE, read_rows, replace_text
+
+CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
+
+FREE = {
+    "data.cache": "where prepared data lies; its fingerprint is compared instead",
+    "data.path": "the same",
+    "data.prepared": "the same",
+    "data.tokenizer_path": "the tokenizer's identity is compared instead",
+    "evaluation": "comes after training",
+    "mesh": "the same sums in another order",
+    "model.attention": "the same",
+    "model.remat": "computes again what was computed",
+    "model.scan_layers": "the same layers",
+    "training.checkpoint_every": "what is written, not what is learnt",
+    "training.compilation_cache": "the same",
+    "training.keep_last": "the same",
+    "training.log_every": "the same",
+    "training.stop_after": "where to pause",
+    "training.validation_every": "looks, does not touch",
+}
+"""Fields, or whole parts, that may change when a run goes on, and why. All others make it another run."""
+
+PACKAGES = ("rove-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+
+
+class RunFolder:
+    """A run folder that this process has to itself."""
+
+    def __init__(self, path: Path, settings: config.Config) -> None:
+        """Make or enter the folder of the run that `settings` describe.
+
+        Raises `UsageError`, before anything is written, if the folder holds something else, another run, or the same
+        run in another process's hands; `RunError` if it cannot be written to.
+        """
+        self.path = path
+        check_owner(path, settings)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.lock = take(path / LOCK)
+            self.write(CONFIG, config.to_dict(settings))
+        except FileExistsError as error:
+            raise UsageError(f"{path}: is not a folder; give --workdir a folder that is new or a run's") from error
+        except OSError as error:
+            raise RunError(f"{path}: {error.strerror}; nothing was started") from error
+
+    def write(self, name: str, values: dict[str, Any]) -> None:
+        try:
+            replace_text(self.path / name, json.dumps(values, indent=2) + "\n")
+        except OSError as error:
+            raise RunError(f"{self.path / name}: {error.strerror}") from error
+
+    def close(self) -> None:
+        self.lock.close()
+
+
+def check_owner(path: Path, settings: config.Config) -> None:
+    """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
+    has neither a checkpoint nor a row of metrics to lose."""
+    stored = stored_config(path)
+    if stored is None:
+        if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
+            raise UsageError(f"{path}: holds files but no {CONFIG}, so it is no run; give --workdir a new folder")
+        return
+    changed = first_change(stored, config.to_dict(settings))
+    if changed and used(path):
+        name, before, now = changed
+        advice = "give the value it began with, or a new --workdir"
+        raise UsageError(f"{name} = {now!r}: the run in {path} began with {before!r}; {advice}")
+
+
+def used(path: Path) -> bool:
+    return any((path / FOLDER).glob("[0-9]*")) or bool(read_rows(path / FILE))
+
+
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """The config in a run folder as JSON values, None if it has none."""
+    file = path / CONFIG
+    if not file.is_file():
+        return None
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"{file}: is not JSON ({error}); the folder is damaged or no run's") from error
+
+
+def first_change(before: dict[str, Any], now: dict[str, Any], at: str = "") -> tuple[str, Any, Any] | None:
+    """(name, old value, new value) of the first field that makes the two configs different runs, or None."""
+    for key in dict.fromkeys([*before, *now]):
+        name, old, new = f"{at}{key}", before.get(key), now.get(key)
+        if name in FREE or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            found = first_change(old, new, f"{name}.")
+            if found:
+                return found
+        else:
+            return name, old, new
+    return None
+
+
+def take(path: Path) -> IO[str]:
+    """Lock `path` for as long as the returned file is open; a killed process lets go of it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path.parent}: another process is training in it; wait for it or stop it") from error
+    return file
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that what is learnt depends on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What the batches come from, as stored in checkpoints and compared when a run goes on."""
+
+    data_fingerprint: str
+    tokenizer_identity: str
+
+    def check(self, metadata: dict[str, Any], where: Path) -> None:
+        """Raise `UsageError` if a checkpoint's `metadata` name other data or another tokenizer."""
+        for name, field in (("tokenizer_identity", "data.tokenizer"), ("data_fingerprint", "data.source")):
+            before, now = metadata.get(name), getattr(self, name)
+            if before != now:
+                raise UsageError(f"{field}: {name} is {now}, the run in {where} was trained with {before}")
