@@ -51,8 +51,11 @@ def next_token_loss(
     eot: int,
     segments: bool,
     dropout_key: Array | None = None,
+    rows: Float[Array, "B"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(sum of nats, number of targets) of predicting tokens[:, 1:] from tokens[:, :-1]; both float32 scalars.
+
+    `rows` weighs each row: 0 for those that only fill up a batch. None: all 1.
 
     With `segments`, documents do not see each other, positions restart at each, and the first token of a document
     after another's end is no target.
@@ -63,6 +66,8 @@ def next_token_loss(
     if segments:
         ids, positions = segment_ids(inputs, eot)
         weights = (inputs != eot).astype(jnp.float32)
+    if rows is not None:
+        weights = weights * rows[:, None]
     out = functional.apply(
         cfg, params, inputs, positions=positions, segments=ids, contiguous=True, dropout_key=dropout_key
     )
