@@ -1,0 +1,101 @@
+"""GPT-2's byte-pair encoding, computed by tiktoken: from its own cache or download, or from a folder of files."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tiktoken
+from tiktoken_ext.openai_public import r50k_pat_str
+
+from rove_jax.data.tokenizers import checked
+from rove_jax.errors import UsageError
+
+END_OF_TEXT = "<|endoftext|>"
+PROBE = "It's 1790:\tthe  State's\r\n\n   of the Union -- 12,345 words; caf\u00e9 \u65e5\u672c \U0001f54a  \n"
+"""Text in which every rule of GPT-2's pre-tokenizer applies; two tokenizers that split it alike split alike."""
+
+
+class BytePairTokenizer:
+    """A byte-pair encoding in GPT-2's form, computed by tiktoken (Radford et al. 2019, "Language Models are
+    Unsupervised Multitask Learners", section 2.2)."""
+
+    name = "gpt2"
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        self.encoding = encoding
+        self.vocab = encoding.n_vocab
+        self.eot = encoding.eot_token
+        digest = hashlib.sha256()
+        for id in range(self.vocab):
+            token = encoding.decode_single_token_bytes(id)
+            digest.update(struct.pack("<I", len(token)) + token)
+        digest.update(self.encode(PROBE).astype("<i4").tobytes())
+        self.identity = digest.hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.asarray(self.encoding.encode_ordinary(text), np.int32)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        ids = checked(ids, self.vocab)
+        return self.encoding.decode_bytes(ids[ids != self.eot].tolist())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+
+def from_cache() -> tiktoken.Encoding:
+    """GPT-2's own encoding, from tiktoken's cache or, the first time, from the network."""
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:  # every error of the download is an OSError; a damaged one is a ValueError
+        raise UsageError(
+            f"data.tokenizer = 'gpt2': tiktoken can neither find it in its cache nor download it "
+            f"({type(error).__name__}); set data.tokenizer_path to a folder with encoder.json and vocab.bpe, or "
+            f"TIKTOKEN_CACHE_DIR to a filled cache"
+        ) from error
+
+
+def from_folder(folder: Path) -> tiktoken.Encoding:
+    """The encoding of a folder with `encoder.json` (token to id) and `vocab.bpe` (merges, best first).
+
+    tiktoken has a reader of its own, but it caches what it reads by path, so a file that changed would not be seen.
+    """
+    try:
+        encoder = json.loads((folder / "encoder.json").read_text("utf-8"))
+        lines = (folder / "vocab.bpe").read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"data.tokenizer_path = {str(folder)!r}: needs GPT-2's encoder.json and vocab.bpe ({reason})"
+        ) from error
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    byte_of = printable_bytes()
+    ranks = {bytes([byte]): rank for rank, byte in enumerate(byte_of.values())}
+    try:
+        for first, second in merges:
+            ranks[bytes(byte_of[c] for c in first + second)] = len(ranks)
+        eot = encoder[END_OF_TEXT]
+        listed = {bytes(byte_of[c] for c in token): id for token, id in encoder.items() if token != END_OF_TEXT}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"data.tokenizer_path = {str(folder)!r}: no vocabulary in GPT-2's form ({error})") from error
+    if ranks != listed or eot != len(ranks):
+        raise UsageError(
+            f"data.tokenizer_path = {str(folder)!r}: encoder.json and vocab.bpe do not belong together; ids must be "
+            f"the 256 bytes, then the {len(merges)} merges in order, then {END_OF_TEXT}"
+        )
+    return tiktoken.Encoding(
+        "gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: eot}, explicit_n_vocab=eot + 1
+    )
+
+
+def printable_bytes() -> dict[str, int]:
+    """The character that GPT-2's files write for each byte, in the order of their ids.
+
+    A byte that is a visible Latin-1 character stands for itself; the other 68, in order, are U+0100 onwards.
+    """
+    visible = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

@@ -1,0 +1,152 @@
+"""A prepared dataset on disk, opened for reading: windows for training, whole documents for long contexts."""
+
+import json
+import shlex
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rove_jax.config import Data
+from rove_jax.data.records import Reader, frame, payload
+from rove_jax.errors import RunError, UsageError
+
+FORMAT = 1
+"""Changes whenever equal sources would be prepared into other records; datasets of another number are refused."""
+MANIFEST = "manifest.json"
+
+
+class Document(NamedTuple):
+    """A whole document: its id in the source, and its tokens, int32 [T], with no end of text."""
+
+    id: str
+    tokens: np.ndarray
+
+
+class Prepared:
+    """A folder that preparation finished. `manifest` says what is in it; see `prepare.build` for its keys."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path, self.manifest = path, manifest
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the decoded records, in order: equal fingerprints train equally."""
+        return self.manifest["fingerprint"]
+
+    @property
+    def context_length(self) -> int:
+        return self.manifest["context_length"]
+
+    def windows(self, split: str) -> "Windows":
+        """The windows of `split`, "train" or "validation"."""
+        return Windows(self, split)
+
+    def documents(self, split: str) -> "Documents":
+        """The documents of `split`, "train" or "validation"."""
+        return Documents(self, split)
+
+    def reader(self, name: str) -> Reader:
+        """The records of the TFDS split `name`, such as "train_windows"."""
+        shards = self.manifest["shards"]
+        if name not in shards:
+            raise UsageError(f"{self.path}: no records {name!r}; it has {', '.join(shards)}")
+        return Reader(self.path, name, shards[name])
+
+
+class Windows:
+    """Training windows by index: int32 [context_length + 1] each."""
+
+    def __init__(self, dataset: Prepared, split: str) -> None:
+        self.reader = dataset.reader(f"{split}_windows")
+        self.dtype = np.dtype(dataset.manifest["token_dtype"])
+        self.length = dataset.context_length + 1
+        self.frame = frame(self.length * self.dtype.itemsize)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.rows([index])[0]
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The windows at `indices`, int32 [len(indices), context_length + 1]; one read for all of them."""
+        rows = np.empty((len(indices), self.length), np.int32)
+        size = len(self.frame) + self.length * self.dtype.itemsize
+        for row, record in zip(rows, self.reader.read(indices)):
+            if len(record) != size or not record.startswith(self.frame):
+                raise RunError(f"{self.reader.folder}: a record is no window of {self.length} tokens; prepare it again")
+            row[:] = np.frombuffer(record, self.dtype, offset=len(self.frame))
+        return rows
+
+
+class Documents:
+    """Whole documents by index."""
+
+    def __init__(self, dataset: Prepared, split: str) -> None:
+        self.reader = dataset.reader(f"{split}_documents")
+        self.dtype = np.dtype(dataset.manifest["token_dtype"])
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: int) -> Document:
+        return unpack(payload(self.reader.read([index])[0]), self.dtype)
+
+
+def pack(document: Document, dtype: np.dtype) -> bytes:
+    """The payload of a document: the size of its id (uint32), the id in UTF-8, the tokens; little-endian."""
+    id = document.id.encode("utf-8", "surrogateescape")
+    return struct.pack("<I", len(id)) + id + document.tokens.astype(dtype).tobytes()
+
+
+def unpack(content: bytes, dtype: np.dtype) -> Document:
+    """The document that `pack` made `content` of."""
+    (size,) = struct.unpack_from("<I", content)
+    id = content[4 : 4 + size].decode("utf-8", "surrogateescape")
+    return Document(id, np.frombuffer(content, dtype, offset=4 + size).astype(np.int32))
+
+
+def load(folder: Path, data: Data) -> Prepared:
+    """Open the dataset in `folder`. Raises `UsageError` if it is missing, damaged or not what `data` asks for.
+
+    Damage is looked for by the sizes of the files alone (what was cut short or lost); `prepare.verify` reads it all.
+    """
+    how = f"prepare it with: {command(data, folder)}"
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: no prepared dataset of {data.source!r} here ({MANIFEST} cannot be read: {error.strerror}), in "
+            f"ArrayRecord form with {data.tokenizer} tokens and windows of {data.context_length}; {how}"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{folder / MANIFEST}: damaged ({error}); delete the folder and {how}") from error
+    if manifest.get("format") != FORMAT:
+        raise UsageError(
+            f"{folder}: has format {manifest.get('format')}, and this version reads {FORMAT}; delete it and {how}"
+        )
+    for name, size in manifest["files"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            state = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
+            raise UsageError(f"{path}: damaged: {state} and should have {size}; delete the folder and {how}")
+    for field, wanted in (("context_length", data.context_length), ("tokenizer", data.tokenizer)):
+        if manifest[field] != wanted:
+            raise UsageError(
+                f"data.{field} = {wanted!r}: {folder} was prepared with {manifest[field]!r}; change one, or choose "
+                f"another folder and {how.replace(str(folder), 'DIR')}"
+            )
+    return Prepared(folder, manifest)
+
+
+def command(data: Data, folder: Path | str) -> str:
+    """The command that prepares what `data` asks for into `folder`."""
+    words = ["rove-prepare", "--out", str(folder), "--data.source", data.source]
+    for field in ("path", "text_feature", "tokenizer", "tokenizer_path", "context_length"):
+        value = getattr(data, field)
+        if value is not None and (field != "text_feature" or value != Data.text_feature):
+            words += [f"--data.{field.replace('_', '-')}", str(value)]
+    return shlex.join(words)

