@@ -1,0 +1,192 @@
+"""`python -m eval JOB` and `rove-eval JOB`: measure trained runs, compare them, sample text from them."""
+
+import argparse
+import codecs
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from rove_jax.cli import exits
+from rove_jax.config import ScalingRule
+from rove_jax.errors import UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one evaluation job; returns the exit code of the process."""
+    return exits.run(lambda: job(argv))
+
+
+def job(argv: Sequence[str] | None) -> None:
+    arguments = parser().parse_args(argv)
+    arguments.run(arguments)
+
+
+def parser() -> exits.Parser:
+    top = exits.Parser(prog="eval", description="Measure trained runs, compare them, sample text from them.")
+    jobs = top.add_subparsers(required=True, metavar="JOB", title="jobs")
+
+    new = jobs.add_parser("perplexity", help="perplexity against context length, to a result file")
+    new.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    protocol_arguments(new)
+    new.add_argument(
+        "--mode",
+        choices=["first_n", "nonoverlap", "sliding"],
+        default="first_n",
+        help="the first tokens of the same documents at every length (default), or whole documents in windows",
+    )
+    new.add_argument("--stride", type=int, help="sliding: tokens from one window to the next (default: half a window)")
+    new.add_argument("--split", choices=["validation", "train"], default="validation")
+    new.add_argument(
+        "--prefix",
+        choices=["document", "window", "none"],
+        default="document",
+        help="end-of-text before each document (default), before every window, or nowhere",
+    )
+    new.add_argument("--out", type=Path, help="result file (default: in the run folder)")
+    new.set_defaults(run=perplexity)
+
+    new = jobs.add_parser("generate", help="continue a prompt")
+    new.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    new.add_argument("--prompt", required=True, help='text to continue; "" begins a document')
+    new.add_argument("--max-new-tokens", type=int, default=80)
+    new.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token each time")
+    new.add_argument("--top-k", type=int)
+    new.add_argument("--top-p", type=float)
+    new.add_argument("--seed", type=int, default=0)
+    new.set_defaults(run=sample)
+
+    new = jobs.add_parser("compare", help="perplexity of several runs: table, data and figure")
+    new.add_argument("--workdirs", type=Path, nargs="+", required=True, help="run folders; ratios are to the first")
+    protocol_arguments(new)
+    new.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and perplexity.png")
+    new.set_defaults(run=compare)
+    return top
+
+
+def protocol_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        help="context lengths in tokens (default: the recipe's; 1 to 16 times the training length)",
+    )
+    parser.add_argument(
+        "--scaling", nargs="+", choices=get_args(ScalingRule), help="frequency scalings (default: the recipe's)"
+    )
+    parser.add_argument("--documents", type=int, help="how many documents (default: the recipe's)")
+
+
+def step(text: str) -> int | str:
+    """A checkpoint as the command line names it."""
+    if text in ("last", "best"):
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither last, best nor a step")
+    return int(text)
+
+
+def protocol(config, arguments: argparse.Namespace):
+    """The protocol the arguments ask for; what they leave out is as the run's config says."""
+    from rove_jax.evaluation.protocol import Protocol
+    from rove_jax.evaluation.runs import default_protocol
+
+    usual = default_protocol(config)
+    named = {name: getattr(arguments, name, None) for name in ("mode", "stride", "split", "prefix")}
+    return Protocol(
+        lengths=tuple(arguments.lengths or usual.lengths),
+        scalings=tuple(arguments.scaling or usual.scalings),
+        documents=usual.documents if arguments.documents is None else arguments.documents,
+        **{name: value for name, value in named.items() if value is not None},
+    )
+
+
+def perplexity(arguments: argparse.Namespace) -> None:
+    """Measure one run, print the table, write the result file."""
+    from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
+
+    if arguments.out is not None:
+        results.check_writable(arguments.out, "--out")
+    run = runs.open_run(arguments.workdir, step=arguments.step)
+    asked = protocol(run.config, arguments)
+    if arguments.out is None:
+        document, path = runs.stored_perplexity(run, asked)
+    else:
+        document, path = runs.measure_perplexity(run, asked), arguments.out
+        results.write(path, document)
+    print(f"{perplexity_caption(document)}\n\n{perplexity_table(document)}\n\nWritten: {path}")
+
+
+def sample(arguments: argparse.Namespace) -> None:
+    """Print the prompt and its continuation, piece by piece as it is drawn."""
+    from rove_jax.evaluation import runs
+    from rove_jax.evaluation.generate import Sampling, generate
+
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
+    if arguments.max_new_tokens < 1:
+        raise UsageError(f"--max-new-tokens = {arguments.max_new_tokens}: must be at least 1")
+    run = runs.open_run(arguments.workdir, step=arguments.step)
+    tokenizer = run.tokenizer
+    prompt = tokenizer.encode(arguments.prompt)
+    trained = run.config.data.context_length
+    if len(prompt) + arguments.max_new_tokens > trained:
+        print(
+            f"note: {len(prompt)} + {arguments.max_new_tokens} tokens go past the training length, {trained}",
+            file=sys.stderr,
+        )
+    # A character may be spread over several tokens: the decoder holds its bytes back until it is whole.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def emit(tokens_b) -> None:
+        if tokens_b[0] != tokenizer.eot:
+            print(decoder.decode(tokenizer.decode_bytes(tokens_b)), end="", flush=True)
+
+    print(arguments.prompt, end="", flush=True)
+    generate(
+        run.config.model,
+        run.params,
+        [prompt],
+        max_new_tokens=arguments.max_new_tokens,
+        eot=tokenizer.eot,
+        sampling=sampling,
+        seeds=[arguments.seed],
+        emit=emit,
+    )
+    print(decoder.decode(b"", final=True))
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Measure what is not measured yet, then write the report."""
+    from rove_jax import report
+    from rove_jax.evaluation import results, runs
+
+    names = ("report.md", "report.json", "perplexity.png")
+    if arguments.out.is_file():
+        raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
+    for name in names:
+        results.check_writable(arguments.out / name, "--out")
+    opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
+    report.check_comparable([run.provenance for run in opened])
+    asked = protocol(opened[0].config, arguments)
+    measured = [runs.stored_perplexity(run, asked) for run in opened]
+    documents = [document for document, _ in measured]
+    differing = report.differences([run.config for run in opened])
+    text, data, image = (arguments.out / name for name in names)
+    results.write(image, report.figure(documents))
+    results.write(
+        data,
+        {
+            "schema": results.SCHEMA,
+            "kind": "comparison",
+            "differ_in": differing,
+            "ratios": report.ratios(documents),
+            "runs": documents,
+        },
+    )
+    results.write(text, report.markdown(documents, differing, image.name))
+    print(text.read_text())
+    for path in (*(path for _, path in measured), text, data, image):
+        print(path)

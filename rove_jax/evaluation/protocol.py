@@ -1,0 +1,146 @@
+"""What a perplexity is taken over: which documents, cut into which windows, under which frequency scaling.
+
+A window of length T is what a training record is: T tokens go in, T tokens are predicted. Nothing stands for free
+before a document but the end-of-text token, which precedes it in the training stream too; so every token of a document
+is predicted, the first one from end-of-text alone, and no token twice. `prefix` names the other two conventions.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rove_jax.config import Model, Scaling, ScalingRule
+from rove_jax.errors import UsageError, require, require_choice
+
+Mode = Literal["first_n", "nonoverlap", "sliding"]
+Prefix = Literal["document", "window", "none"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How perplexity is measured. Two results compare only if their protocols and their documents are the same."""
+
+    lengths: tuple[int, ...]
+    """Context lengths T in tokens."""
+    scalings: tuple[ScalingRule, ...] = ("none",)
+    """Frequency scalings, each with factor T / training length; none of them acts up to the training length."""
+    mode: Mode = "first_n"
+    """first_n: the first T tokens of each document that has as many as the largest T, so that all lengths read the
+    same text. nonoverlap: whole documents in windows of T. sliding: windows of T every `stride` tokens."""
+    stride: int | None = None
+    """sliding: each window after the first scores this many new tokens. None: T / 2."""
+    documents: int = 8
+    """How many documents of the split, chosen by `choose`."""
+    split: Literal["train", "validation"] = "validation"
+    prefix: Prefix = "document"
+    """What stands before a window. document: end-of-text before a document, and before a later window the token that
+    precedes it. window: end-of-text before every window, as in the YaRN authors' script (which counts it as one of the
+    window's tokens: its 256 is 255 here). none: nothing, and the first token of a document is not scored."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.lengths), "lengths", self.lengths, "name at least one context length")
+        for length in self.lengths:
+            require(length >= 2, "lengths", length, "must be at least 2 tokens")
+        require(len(set(self.lengths)) == len(self.lengths), "lengths", self.lengths, "must differ from each other")
+        require(bool(self.scalings), "scaling", self.scalings, "name at least one scaling rule")
+        for rule in self.scalings:
+            require_choice("scaling", rule, ScalingRule)
+        require(len(set(self.scalings)) == len(self.scalings), "scaling", self.scalings, "must differ from each other")
+        require_choice("mode", self.mode, Mode)
+        require_choice("prefix", self.prefix, Prefix)
+        require_choice("split", self.split, Literal["train", "validation"])
+        require(self.documents >= 1, "documents", self.documents, "must be at least 1")
+        require(
+            self.stride is None or self.mode == "sliding",
+            "stride",
+            self.stride,
+            "is read by mode sliding only; remove it",
+        )
+        shortest = min(self.lengths)
+        require(
+            self.stride is None or 1 <= self.stride <= shortest,
+            "stride",
+            self.stride,
+            f"must be from 1 to the shortest length, {shortest}, or tokens would be left out",
+        )
+
+
+class Window(NamedTuple):
+    """Tokens [start, stop) of a text are predicted; the last `scored` of them count."""
+
+    start: int
+    stop: int
+    scored: int
+
+
+def windows(tokens: int, length: int, protocol: Protocol) -> list[Window]:
+    """The windows of a text of `tokens` tokens. Their `scored` add up to `tokens` (to `length` for first_n)."""
+    if protocol.mode == "first_n":
+        return [Window(0, length, length)]
+    stride = length if protocol.mode == "nonoverlap" else protocol.stride or length // 2
+    found: list[Window] = []
+    start = scored = 0
+    while scored < tokens:
+        stop = min(start + length, tokens)
+        found.append(Window(start, stop, stop - scored))
+        start, scored = start + stride, stop
+    return found
+
+
+def sequences(tokens: np.ndarray, length: int, protocol: Protocol, eot: int) -> list[tuple[Window, np.ndarray]]:
+    """Each window of a document with its token sequence: one token of context, then the tokens to predict."""
+    before, text = (tokens[0], tokens[1:]) if protocol.prefix == "none" else (eot, tokens)
+    found = []
+    for window in windows(len(text), length, protocol):
+        inside = window.start > 0 and protocol.prefix != "window"
+        first = text[window.start - 1] if inside else before
+        found.append((window, np.concatenate([[first], text[window.start : window.stop]]).astype(np.int32)))
+    return found
+
+
+def choose(documents: Sequence, protocol: Protocol) -> list:
+    """The documents to measure on: the first that are long enough, in an order fixed by the hash of their place.
+
+    The choice depends on the data and the protocol alone, so every model is measured on the same documents; it spreads
+    over the split, and asking for more documents keeps the ones chosen before.
+
+    Raises:
+        UsageError: no document is long enough.
+    """
+    unscored = 1 if protocol.prefix == "none" else 0
+    needed = (max(protocol.lengths) if protocol.mode == "first_n" else 1) + unscored
+    order = sorted(range(len(documents)), key=lambda place: hashlib.sha256(str(place).encode()).digest())
+    chosen: dict = {}
+    longest = 0
+    for place in order:
+        document = documents[place]
+        longest = max(longest, len(document.tokens))
+        if len(document.tokens) >= needed:
+            chosen[place] = document
+        if len(chosen) == protocol.documents:
+            break
+    if not chosen:
+        raise UsageError(
+            f"lengths = {max(protocol.lengths)}: no {protocol.split} document has {needed} tokens "
+            f"(the longest has {longest}); choose shorter lengths or mode nonoverlap"
+        )
+    return [chosen[place] for place in sorted(chosen)]
+
+
+def scaled(cfg: Model, rule: ScalingRule, *, training_length: int, length: int) -> Model:
+    """`cfg` as it reads `length` tokens under `rule`: the factor is length / training_length, and 1, so `cfg` itself,
+    up to the training length.
+
+    Raises:
+        UsageError: the model was trained with a scaling of its own, which `rule` would replace.
+    """
+    if rule == "none" or length <= training_length:
+        return cfg
+    trained = cfg.rotary.scaling.rule
+    require(trained == "none", "scaling", rule, f"the model was trained with {trained} scaling; only none is possible")
+    if rule == "dynamic_ntk":
+        return cfg.with_scaling(Scaling(rule, original_length=training_length, length=length))
+    return cfg.with_scaling(Scaling(rule, factor=length / training_length, original_length=training_length))

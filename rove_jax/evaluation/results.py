@@ -1,0 +1,99 @@
+"""Result files: one schema for every evaluation, with what is needed to tell where the numbers came from.
+
+```
+{"schema": 1, "kind": "perplexity",
+ "provenance": {"run", "checkpoint", "step", "config_hash", "data_fingerprint", "tokenizer", "tokenizer_identity",
+                "training_length", "parameters", "variant", "versions", "platform", "attention", "command", "created"},
+ "settings": {...},          the protocol, every field of it
+ "results": [...]}           one record per measurement
+```
+"""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import rove_jax
+from rove_jax.errors import UsageError
+
+SCHEMA = 1
+LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
+SAME = ("step", "config_hash", "data_fingerprint", "tokenizer_identity")
+"""Provenance that makes two results of the same settings interchangeable."""
+
+
+def document(kind: str, provenance: dict, settings: dict, results: list[dict]) -> dict:
+    """A result document; `versions`, `command` and `created` are added to `provenance` here."""
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    made = {
+        "versions": {"rove_jax": rove_jax.__version__, "python": platform.python_version(), **versions},
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "provenance": {**provenance, **made},
+        "settings": json.loads(json.dumps(settings)),  # tuples as the lists they will be when read back
+        "results": results,
+    }
+
+
+def write(path: Path, content: dict | str | bytes) -> None:
+    """Write JSON, text or bytes to `path` so that it holds the old content or the new, never a part."""
+    if isinstance(content, dict):
+        content = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def check_writable(path: Path, name: str) -> None:
+    """Raise `UsageError` naming the option unless a file can be put at `path`: to be asked before the long part."""
+    if path.is_dir():
+        raise UsageError(f"{name} = {str(path)!r}: is a folder; give the path of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{name} = {str(path)!r}: cannot be written there ({error.strerror}); choose another place"
+        ) from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result document from disk; raises `UsageError` if it is none, or of another schema."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a result file ({error})") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise UsageError(f"{path}: not a result file of schema {SCHEMA}; evaluate the run again")
+    return found
+
+
+def find(folder: Path, kind: str, provenance: dict, settings: dict) -> tuple[Path, dict] | None:
+    """A result in `folder` measured with `settings` on the checkpoint, data and tokenizer of `provenance`, if any."""
+    wanted = json.loads(json.dumps(settings))
+    for path in sorted(folder.glob(f"{kind}-*.json")):
+        try:
+            found = read(path)
+        except UsageError:
+            continue  # written by another version: as good as absent
+        same = all(found["provenance"].get(name) == provenance[name] for name in SAME)
+        if found["kind"] == kind and found["settings"] == wanted and same:
+            return path, found
+    return None

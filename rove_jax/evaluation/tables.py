@@ -1,0 +1,49 @@
+"""Tables that read as text in a terminal and as Markdown in a file."""
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, columns padded to one width and set right, all but the first cell's text as given."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = ["| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |" for row in (header, *rows)]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`value` with `digits` decimals, fewer from 1000 on, a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:.{digits}f}" if value < 1000 else f"{value:.4g}"
+
+
+def perplexity_table(document: dict) -> str:
+    """Perplexity by context length: a row per length, a column per scaling, whole windows and their last tokens."""
+    scalings = document["settings"]["scalings"]
+    trained = document["provenance"]["training_length"]
+    records = {(record["length"], record["scaling"]): record for record in document["results"]}
+    lengths = list(dict.fromkeys(record["length"] for record in document["results"]))
+    rows = [
+        [str(length), f"{length / trained:g}x"]
+        + [number(records[length, rule]["perplexity"]) for rule in scalings]
+        + [number(records[length, rule]["last"]["perplexity"]) for rule in scalings]
+        for length in lengths
+    ]
+    header = ["context", "trained", *scalings, *(f"{rule}, last" for rule in scalings)]
+    return table(header, rows)
+
+
+def perplexity_caption(document: dict) -> str:
+    """One paragraph that says what the numbers of `perplexity_table` are."""
+    settings, provenance = document["settings"], document["provenance"]
+    measured = document["results"][0]
+    text = {
+        "first_n": f"the first tokens of the same {len(measured['documents'])} {settings['split']} documents at every length",
+        "nonoverlap": f"{len(measured['documents'])} whole {settings['split']} documents, cut into windows",
+        "sliding": f"{len(measured['documents'])} whole {settings['split']} documents, in sliding windows",
+    }[settings["mode"]]
+    return (
+        f"Perplexity per token ({provenance['tokenizer']}) of {provenance['run']} at step {provenance['step']}, on {text}. "
+        f"last: the last min(256, length / 2) tokens of a window alone."
+    )

@@ -1,0 +1,202 @@
+"""Results of several runs side by side: a Markdown report, its data as JSON, and a figure of perplexity by length."""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from rove_jax.config import Config, to_dict
+from rove_jax.errors import UsageError
+from rove_jax.evaluation.perplexity import bootstrap
+from rove_jax.evaluation.tables import number, table
+
+VARIANTS = {"nope": "NoPE", "rope": "RoPE", "rove": "RoVE", "custom": "custom"}
+SCALINGS = {"none": "unscaled", "linear": "PI", "ntk": "NTK", "dynamic_ntk": "dynamic NTK", "yarn": "YaRN"}
+COMPARABLE = ("tokenizer", "tokenizer_identity", "training_length", "data_fingerprint")
+"""Provenance that must agree between runs whose perplexities are compared."""
+ASIDE = ("evaluation.", "data.cache", "data.prepared", "training.compilation_cache", "training.stop_after")
+"""Config fields that leave the trained weights as they are."""
+
+# Okabe and Ito's palette (told apart with any colour vision), in an order whose first two also differ in print.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
+DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)))
+
+
+def check_comparable(provenances: Sequence[dict]) -> None:
+    """Raise `UsageError` naming the first difference that makes perplexities of these runs different quantities."""
+    first = provenances[0]
+    for other in provenances[1:]:
+        for name in COMPARABLE:
+            if first[name] != other[name]:
+                raise UsageError(
+                    f"workdirs: {first['run']} and {other['run']} are not comparable: {name} is {first[name]} "
+                    f"for one and {other[name]} for the other"
+                )
+
+
+def differences(configs: Sequence[Config]) -> dict[str, list]:
+    """The fields that runs were trained with different values of: field -> value of each run."""
+    flat = [dict(leaves(to_dict(config))) for config in configs]
+    names = dict.fromkeys(name for values in flat for name in values)
+    rows = {name: [values.get(name) for values in flat] for name in names if not name.startswith(ASIDE)}
+    return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
+
+
+def leaves(values: dict, at: str = ""):
+    """(dotted name, value) of every field of nested dicts."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{at}{name}.")
+        else:
+            yield at + name, value
+
+
+def labels(documents: Sequence[dict]) -> list[str]:
+    """A short name of each run: its variant where that tells the runs apart, else its folder too."""
+    variants = [VARIANTS[document["provenance"]["variant"]] for document in documents]
+    if len(set(variants)) == len(variants):
+        return variants
+    folders = [document["provenance"]["run"] for document in documents]
+    if len(set(folders)) < len(folders):
+        folders = [document["provenance"]["checkpoint"] for document in documents]
+    steps = [f" step {document['provenance']['step']}" for document in documents]
+    if len(set(folders)) == len(folders):
+        steps = [""] * len(folders)
+    return [f"{variant} ({folder}{step})" for variant, folder, step in zip(variants, folders, steps)]
+
+
+def records(document: dict) -> dict[tuple[int, str], dict]:
+    """The measurements of a perplexity document by (length, scaling)."""
+    return {(record["length"], record["scaling"]): record for record in document["results"]}
+
+
+def ratios(documents: Sequence[dict]) -> list[dict]:
+    """Perplexity of each later run over the first run's, with its 95% interval (paired, over documents)."""
+    found = []
+    for label, document in zip(labels(documents)[1:], documents[1:]):
+        for key, record in records(document).items():
+            baseline = records(documents[0])[key]
+            texts = [[(d["id"], d["tokens"]) for d in part["documents"]] for part in (record, baseline)]
+            if texts[0] != texts[1]:
+                raise UsageError(f"{label} was measured on other documents than the first run; evaluate both again")
+            sums, base = (np.array([d["nll"] for d in part["documents"]]) for part in (record, baseline))
+            counts = np.array([d["tokens"] for d in record["documents"]])
+            found.append(
+                {
+                    "run": label,
+                    "length": key[0],
+                    "scaling": key[1],
+                    "ratio": record["perplexity"] / baseline["perplexity"],
+                    "interval": bootstrap(sums, counts, base),
+                }
+            )
+    return found
+
+
+def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str) -> str:
+    """The report as Markdown. `figure` is the file name of the image beside it."""
+    names, first = labels(documents), documents[0]
+    settings, trained = first["settings"], first["provenance"]["training_length"]
+    by_key = [records(document) for document in documents]
+    columns = [(place, rule) for place in range(len(documents)) for rule in settings["scalings"]]
+    header = ["context", "trained", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
+
+    def rows(cell) -> list[list[str]]:
+        return [
+            [str(n), f"{n / trained:g}x", *(cell(place, n, rule) for place, rule in columns)]
+            for n in sorted(settings["lengths"])
+        ]
+
+    relative = {(r["run"], r["length"], r["scaling"]): r for r in ratios(documents)}
+
+    def ratio(place: int, n: int, rule: str) -> str:
+        record = relative[names[place], n, rule]
+        low, high = record["interval"] or (None, None)
+        return f"{record['ratio']:.3f} [{number(low)}, {number(high)}]"
+
+    measured = first["results"][0]
+    parts = [
+        "# Perplexity against context length",
+        f"Per token ({first['provenance']['tokenizer']}), on {len(measured['documents'])} {settings['split']} documents, "
+        f"mode {settings['mode']}. Trained on {trained} tokens; a scaling's factor is context / {trained} beyond that.",
+        table(
+            ["run", "folder", "step", "parameters"],
+            [
+                [name, p["run"], str(p["step"]), f"{p['parameters']:,}"]
+                for name, p in zip(names, (document["provenance"] for document in documents))
+            ],
+        ),
+        "The runs differ in: "
+        + ("; ".join(f"`{n}` ({', '.join(map(str, v))})" for n, v in differing.items()) or "nothing")
+        + ".",
+        f"![Perplexity against context length]({figure})",
+        "## Whole windows",
+        table(header, rows(lambda place, n, rule: number(by_key[place][n, rule]["perplexity"]))),
+        "## The last min(256, context / 2) tokens of each window",
+        table(header, rows(lambda place, n, rule: number(by_key[place][n, rule]["last"]["perplexity"]))),
+    ]
+    if len(documents) > 1:
+        columns = [column for column in columns if column[0] > 0]
+        header = ["context", "trained", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
+        parts += [
+            f"## Perplexity relative to {names[0]}",
+            "Whole windows, same scaling; below 1 is better. In brackets the 95% interval over documents.",
+            table(header, rows(ratio)),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def figure(documents: Sequence[dict]) -> bytes:
+    """PNG: perplexity against context length on log axes, whole windows left, their last tokens right."""
+    from matplotlib.figure import Figure  # a second to import, for this function alone
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    settings, trained = documents[0]["settings"], documents[0]["provenance"]["training_length"]
+    lengths = sorted(settings["lengths"])
+    drawing = Figure(figsize=(10, 4.4), layout="constrained")
+    panels = drawing.subplots(1, 2, sharey=True)
+    for axes, title, last in zip(panels, ("whole windows", "last min(256, context / 2) tokens"), (False, True)):
+        for place, (label, document) in enumerate(zip(labels(documents), documents)):
+            for style, rule in enumerate(settings["scalings"]):
+                found = [records(document)[length, rule] for length in lengths]
+                values = [record["last"]["perplexity"] if last else record["perplexity"] for record in found]
+                colour = COLOURS[place % len(COLOURS)]
+                axes.plot(
+                    lengths,
+                    [np.nan if value is None else value for value in values],
+                    label=f"{label}, {SCALINGS.get(rule, rule)}",
+                    color=colour,
+                    linestyle=DASHES[style % len(DASHES)],
+                    marker=MARKERS[place % len(MARKERS)],
+                    markerfacecolor=colour if style == 0 else "white",
+                    markersize=6,
+                    linewidth=1.8,
+                )
+                bounds = [record["interval"] for record in found]
+                if not last and all(bounds):
+                    axes.fill_between(lengths, *zip(*bounds), color=colour, alpha=0.12, linewidth=0)
+        axes.axvline(trained, color="0.45", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+        axes.set(xscale="log", yscale="log", title=title, xlabel="context length (tokens)")
+        axes.set_xticks(lengths, [f"{n}" for n in lengths], minor=False)
+        axes.xaxis.set_minor_locator(LogLocator(subs=()))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.grid(True, which="major", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel(f"perplexity per token ({documents[0]['provenance']['tokenizer']})")
+    panels[0].annotate(
+        "trained",
+        (trained, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, -10),
+        textcoords="offset points",
+        fontsize=9,
+        color="0.35",
+    )
+    panels[0].legend(frameon=False)
+    image = io.BytesIO()
+    drawing.savefig(image, format="png", dpi=160)
+    return image.getvalue()

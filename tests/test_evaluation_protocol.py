@@ -1,0 +1,106 @@
+"""Windows, documents and scalings of a perplexity measurement."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from rove_jax.config import Model, Rotary, Scaling
+from rove_jax.errors import UsageError
+from rove_jax.evaluation.protocol import Protocol, choose, scaled, sequences, windows
+
+EOT = 256
+
+
+class Document(NamedTuple):
+    id: str
+    tokens: np.ndarray
+
+
+def sliding(length: int, stride: int, **fields) -> Protocol:
+    return Protocol((length,), mode="sliding", stride=stride, **fields)
+
+
+def test_windows_are_those_of_the_yarn_script():
+    """Its L counts the token before the window, so its 256 is 255 here."""
+    found = windows(1000, 255, sliding(255, 64))
+    assert len(found) == 13
+    assert found[:2] == [(0, 255, 255), (64, 319, 64)] and found[-1] == (768, 1000, 41)
+    found = windows(16384, 1023, sliding(1023, 256))
+    assert len(found) == 62 and found[-1].scored == 1
+    assert len(windows(16384, 4095, sliding(4095, 256))) == 50
+
+
+@pytest.mark.parametrize("mode", ["nonoverlap", "sliding"])
+@pytest.mark.parametrize("prefix", ["document", "window", "none"])
+def test_every_token_is_scored_once(mode, prefix):
+    for count in (1, 2, 15, 16, 17, 33, 100):
+        tokens = np.arange(count + 1)
+        parts = sequences(tokens, 16, Protocol((16,), mode=mode, prefix=prefix), EOT)
+        targets = np.concatenate([row[-window.scored :] for window, row in parts])
+        np.testing.assert_array_equal(targets, tokens[1:] if prefix == "none" else tokens)
+
+
+def test_prefix_decides_what_stands_before_a_window():
+    tokens = np.arange(40)
+    firsts = {
+        prefix: [
+            int(row[0]) for _, row in sequences(tokens, 16, Protocol((16,), mode="nonoverlap", prefix=prefix), EOT)
+        ]
+        for prefix in ("document", "window", "none")
+    }
+    assert firsts == {"document": [EOT, 15, 31], "window": [EOT, EOT, EOT], "none": [0, 16, 32]}
+
+
+def test_all_lengths_and_models_read_the_same_documents():
+    lengths = [50, 8, 70, 64, 65, 12, 90, 64, 200, 63]
+    documents = [Document(str(place), np.zeros(n, int)) for place, n in enumerate(lengths)]
+    chosen = choose(documents, Protocol((16, 64), documents=3))
+    assert len(chosen) == 3 and all(len(document.tokens) >= 64 for document in chosen)
+    more = choose(documents, Protocol((64, 16), documents=5))
+    assert {d.id for d in chosen} < {d.id for d in more}, "asking for more keeps the ones chosen before"
+    assert [d.id for d in more] == sorted((d.id for d in more), key=int)
+    # Without a token before the document, T scored tokens take T + 1.
+    assert {len(d.tokens) for d in choose(documents, Protocol((64,), documents=9, prefix="none"))} == {65, 70, 90, 200}
+    with pytest.raises(UsageError, match="no validation document has 201 tokens .*longest has 200"):
+        choose(documents, Protocol((201,)))
+
+
+def test_scaling_acts_only_beyond_the_training_length():
+    cfg = Model()
+    for rule in ("none", "linear", "ntk", "dynamic_ntk", "yarn", "llama3"):
+        assert scaled(cfg, rule, training_length=128, length=128) is cfg
+        assert scaled(cfg, rule, training_length=128, length=96) is cfg
+    assert scaled(cfg, "none", training_length=128, length=512) is cfg
+    yarn = scaled(cfg, "yarn", training_length=128, length=512)
+    assert yarn.rotary.scaling == Scaling("yarn", factor=4.0, original_length=128)
+    assert yarn.rotations[1] == yarn.rotary, "values are scaled with queries and keys"
+    dynamic = scaled(cfg, "dynamic_ntk", training_length=128, length=512)
+    assert dynamic.rotary.scaling == Scaling("dynamic_ntk", original_length=128, length=512)
+
+
+def test_a_scaling_from_training_is_not_replaced():
+    trained = replace(Model(), rotary=Rotary(scaling=Scaling("linear", factor=2.0)))
+    assert scaled(trained, "none", training_length=128, length=512) is trained
+    with pytest.raises(UsageError, match="scaling = 'yarn': the model was trained with linear"):
+        scaled(trained, "yarn", training_length=128, length=512)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lengths": (1,)}, "lengths = 1"),
+        ({"lengths": (64, 64)}, "lengths .*differ"),
+        ({"lengths": (64,), "scalings": ("yarm",)}, "did you mean yarn"),
+        ({"lengths": (64,), "stride": 16}, "stride = 16: is read by mode sliding only"),
+        (
+            {"lengths": (64, 32), "mode": "sliding", "stride": 48},
+            "stride = 48: must be from 1 to the shortest length, 32",
+        ),
+        ({"lengths": (64,), "documents": 0}, "documents = 0"),
+    ],
+)
+def test_wrong_protocols_are_refused(fields, message):
+    with pytest.raises(UsageError, match=message):
+        Protocol(**fields)
