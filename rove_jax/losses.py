@@ -51,7 +51,7 @@ def next_token_loss(
     eot: int,
     segments: bool,
     dropout_key: Array | None = None,
-    rows: Float[Array, "B"] | None = None,
+    rows: Float[Array, " B"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(sum of nats, number of targets) of predicting tokens[:, 1:] from tokens[:, :-1]; both float32 scalars.
 

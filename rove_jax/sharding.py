@@ -27,7 +27,7 @@ RULES: dict[str, str | None] = {
 """Logical axis of a parameter -> mesh axis. An axis that is not here is an error, not a replicated one."""
 
 
-def make_mesh(sizes: config.Mesh, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_mesh(sizes: config.Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
     """The mesh (data, fsdp, tensor) of `sizes` over `devices` (default: all of them, in JAX's order).
 
     A -1 takes what is left. Fewer devices than there are may be asked for, in a run of one process; the first ones
@@ -39,7 +39,9 @@ def make_mesh(sizes: config.Mesh, devices: Sequence[jax.Device] | None = None) -
     if -1 in shape:
         free = MESH_AXES[shape.index(-1)]
         if len(available) % fixed:
-            raise UsageError(f"mesh.{free} = -1: the other axes take {fixed} devices, which do not divide {len(available)}")
+            raise UsageError(
+                f"mesh.{free} = -1: the other axes take {fixed} devices, which do not divide {len(available)}"
+            )
         shape[shape.index(-1)] = len(available) // fixed
     wanted = math.prod(shape)
     if wanted > len(available) or (wanted < len(available) and jax.process_count() > 1):
@@ -62,7 +64,9 @@ def partition(
     the size of the axis laid along it, or if an axis has no rule.
     """
     if len(axes) != len(shape):
-        raise UsageError(f"{name}: shape {tuple(shape)} has {len(shape)} axes, their names {tuple(axes)} are {len(axes)}")
+        raise UsageError(
+            f"{name}: shape {tuple(shape)} has {len(shape)} axes, their names {tuple(axes)} are {len(axes)}"
+        )
     claims: dict[str, str] = {}
     spec: list[str | None] = []
     for axis, size in zip(axes, shape):

@@ -33,8 +33,7 @@ def load_model(
     path = Path(path)
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; give the folder of a training run")
-    checkpoints = Checkpoints(path)
-    try:
+    with Checkpoints(path) as checkpoints:
         chosen = checkpoints.best() if step == "best" else checkpoints.latest() if step in ("last", None) else step
         if chosen is None:
             what = "with a validation loss " if step == "best" else ""
@@ -45,8 +44,6 @@ def load_model(
         settings = {**metadata["config"], "evaluation": (stored_config(path) or metadata["config"])["evaluation"]}
         loaded = config.from_dict(config.Config, settings)
         return Loaded(loaded, checkpoints.restore_params(chosen, target(loaded.model, mesh)), chosen, metadata)
-    finally:
-        checkpoints.close()
 
 
 def target(model: config.Model, mesh: jax.sharding.Mesh | None) -> Any:

@@ -1,1 +1,1 @@
-"""What a person types to train, from a checkout: `python -m train --config FILE --workdir DIR`. See `rove_jax.cli.train`."""
+"""`python -m train --config FILE --workdir DIR` from a checkout. The code is in `rove_jax.cli.train`."""

@@ -9,6 +9,7 @@ from types import FrameType
 
 from rove_jax import config, recipes
 from rove_jax.cli import exits
+from rove_jax.errors import UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,13 +35,15 @@ def parser() -> exits.Parser:
 def train(argv: Sequence[str] | None) -> int:
     arguments, overrides = parser().parse_known_args(argv)
     settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
-    if arguments.workdir is None and not arguments.dry_run:
-        parser().error("--workdir DIR is needed, a new folder or the one of a run to go on with")
     if arguments.profile < 0:
-        parser().error(f"--profile {arguments.profile}: must be a number of steps")
+        raise UsageError(f"--profile {arguments.profile}: must be a number of steps")
     # Until training watches for it, and after, SIGTERM ends the process in the usual way of Python programs.
     signal.signal(signal.SIGTERM, terminate)
-    return dry_run(settings) if arguments.dry_run else run(settings, arguments.workdir, arguments.profile)
+    if arguments.dry_run:
+        return dry_run(settings)
+    if arguments.workdir is None:
+        raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
+    return run(settings, arguments.workdir, arguments.profile)
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
@@ -92,8 +95,11 @@ def summarize(result, settings: config.Config, workdir: Path, profile_steps: int
     else:
         state = f"stopped by training.stop_after = {settings.training.stop_after}; without it, the same command goes on"
     print(f"step {result.step} of {steps}: {state}")
-    best = "" if result.best_step is None else f", best step {result.best_step} (validation loss {result.best_loss:.4f})"
-    print(f"checkpoints    {workdir / FOLDER}: last step {result.step}{best}")
+    saved = f"last step {result.step}" if result.step else "none yet"
+    best = (
+        "" if result.best_step is None else f", best step {result.best_step} (validation loss {result.best_loss:.4f})"
+    )
+    print(f"checkpoints    {workdir / FOLDER}: {saved}{best}")
     print(f"metrics        {workdir / FILE}, {workdir / EVENTS}/")
     if profile_steps and result.trained:
         print(f"profile        {workdir / PROFILE}/")

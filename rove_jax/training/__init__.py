@@ -1,1 +1,1 @@
-"""Training: optimizer, step, checkpoints, metrics, and the loop that joins them. Entry: `rove_jax.training.loop.run`."""
+"""Training: optimizer, step, checkpoints, metrics and the loop that joins them, `rove_jax.training.loop.run`."""

@@ -7,6 +7,7 @@ identity, versions, validation loss).
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from rove_jax.training.state import State
 FOLDER = "checkpoints"
 FORMAT = 1
 """Raised when older code could misread what newer code writes."""
+
+SPARE = 2**20
+"""Bytes that a checkpoint takes beyond its arrays, at most."""
 
 WRITE_FAULTS = (OSError, ValueError, RuntimeError)
 """What a failed write comes out of Orbax as: tensorstore reports a full disk as a ValueError."""
@@ -42,7 +46,11 @@ class Retention:
         del context
         newest = {info.step for info in checkpoints[-self.latest :]}
         kept = [info.step in newest or info.step == self.best() for info in checkpoints]
-        self.losses = {info.step: self.losses[info.step] for info, keep in zip(checkpoints, kept) if keep and info.step in self.losses}
+        self.losses = {
+            info.step: self.losses[info.step]
+            for info, keep in zip(checkpoints, kept)
+            if keep and info.step in self.losses
+        }
         return kept
 
 
@@ -77,7 +85,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending."""
-        whole = (step for step in self.manager.all_steps() if (self.folder / str(step) / "metadata" / "metadata").is_file())
+        whole = (
+            step for step in self.manager.all_steps() if (self.folder / str(step) / "metadata" / "metadata").is_file()
+        )
         return sorted(whole)
 
     def latest(self) -> int | None:
@@ -117,28 +127,52 @@ class Checkpoints:
             optimizer=ocp.args.StandardSave(by_path(state.optimizer)),
             metadata=ocp.args.JsonSave(values),
         )
+        self.check_space(state)
         self.guard(lambda: self.manager.save(step, args=items, force=True))
 
     def wait(self) -> None:
         """Return when everything saved is on disk; raises `RunError` if it could not be."""
         self.guard(self.manager.wait_until_finished)
 
-    def close(self) -> None:
-        self.manager.close()
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            self.guard(self.manager.close)
+        except RunError:
+            if kind is None:  # else what ends the run already is the better explanation
+                raise
+
+    def check_space(self, state: State) -> None:
+        """Raise `RunError` if the disk has no room for `state`: one line beforehand, not a hundred failing writers."""
+        bytes_needed = round(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))) + SPARE
+        free = shutil.disk_usage(self.folder).free
+        if free < bytes_needed:
+            self.wait()
+            needs = f"step {int(state.step)} needs {bytes_needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
+            raise RunError(f"{self.folder}: no space for a checkpoint ({needs}); {self.kept()}")
 
     def guard(self, write: Callable[[], Any]) -> None:
         try:
             write()
         except WRITE_FAULTS as error:
-            kept = self.latest()
-            left = "no checkpoint is on disk" if kept is None else f"the last good one is step {kept}"
-            raise RunError(f"{self.folder}: writing a checkpoint failed ({first_line(error)}); {left}") from error
+            raise RunError(
+                f"{self.folder}: writing a checkpoint failed ({first_line(error)}); {self.kept()}"
+            ) from error
+
+    def kept(self) -> str:
+        """In words, what there is to go on from."""
+        latest = self.latest()
+        return "no checkpoint was saved before" if latest is None else f"the last good checkpoint is step {latest}"
 
     def restore(self, step: int, target: State) -> State:
         """The state at `step`, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
         moments = by_path(target.optimizer)
         found = self.read(step, {"params": target.params, "optimizer": moments})
-        optimizer = jax.tree.unflatten(jax.tree.structure(target.optimizer), [found["optimizer"][name] for name in moments])
+        optimizer = jax.tree.unflatten(
+            jax.tree.structure(target.optimizer), [found["optimizer"][name] for name in moments]
+        )
         return State(found["params"], optimizer, jax.device_put(jnp.int32(step), target.step.sharding))
 
     def restore_params(self, step: int, target: Any) -> Any:
@@ -159,7 +193,9 @@ class Checkpoints:
         except UsageError:
             raise
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise RunError(f"{where}: cannot be read ({first_line(error)}); move it away to use an earlier one") from error
+            raise RunError(
+                f"{where}: cannot be read ({first_line(error)}); move it away to use an earlier one"
+            ) from error
 
 
 def by_path(tree: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A training run, from its first step or its last checkpoint to its end or to where it is asked to stop."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def run(
     `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler.
 
     Raises `UsageError`, before anything is written, for settings that cannot run here or are not those of the run in
-    `workdir`; `RunError` for a loss that is not finite, or a disk that takes no more, with the last good checkpoint kept.
+    `workdir`; `RunError` for a loss that is not finite or a disk that takes no more, the last good checkpoint kept.
     """
     workdir = Path(workdir)
     end = min(settings.training.steps, settings.training.stop_after or settings.training.steps)
@@ -60,14 +61,16 @@ def run(
     plan = plans.make(settings)
     tokenizer = tokenizers.load(settings.data)
     if settings.model.vocab < tokenizer.vocab:
-        raise UsageError(f"model.vocab = {settings.model.vocab}: tokenizer {tokenizer.name} has {tokenizer.vocab} tokens")
+        raise UsageError(
+            f"model.vocab = {settings.model.vocab}: tokenizer {tokenizer.name} has {tokenizer.vocab} tokens"
+        )
     prepared = prepare.ensure(settings.data, progress=distributed.is_writer())
     origin = Origin(prepared.fingerprint, tokenizer.identity)
 
     writer = distributed.is_writer()
-    folder = RunFolder(workdir, settings) if writer else None
-    checkpoints = Checkpoints(workdir, keep_last=settings.training.keep_last)
-    try:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(RunFolder(workdir, settings)) if writer else None
+        checkpoints = stack.enter_context(Checkpoints(workdir, keep_last=settings.training.keep_last))
         start = starts.find(plan, checkpoints, origin, workdir)
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         if folder:
@@ -76,22 +79,17 @@ def run(
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         return trainer.train(start, end, workdir, profile_steps=profile_steps, writer=writer)
-    finally:
-        checkpoints.close()
-        if folder:
-            folder.close()
 
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:
     """The result of a call that has nothing to do, since the run in `workdir` is where it is to go; else None."""
     if not (workdir / FOLDER).is_dir():
         return None
-    checkpoints = Checkpoints(workdir)
-    step = checkpoints.latest() or 0
-    checkpoints.close()
-    if step < end:
-        return None
-    return Result(step, 0, step >= settings.training.steps, 0, checkpoints.best(), checkpoints.best_loss())
+    with Checkpoints(workdir) as checkpoints:
+        step = checkpoints.latest() or 0
+        if step < end:
+            return None
+        return Result(step, 0, step >= settings.training.steps, 0, checkpoints.best(), checkpoints.best_loss())
 
 
 class Trainer:
@@ -100,7 +98,7 @@ class Trainer:
     def __init__(
         self, plan: plans.Plan, eot: int, prepared: prepare.Prepared, checkpoints: Checkpoints, record: dict[str, Any]
     ) -> None:
-        self.plan, self.settings = plan, plan.config.training
+        self.plan, self.settings = plan, plan.settings.training
         self.eot, self.prepared = eot, prepared
         self.checkpoints, self.record = checkpoints, record
         self.validation = Validation(plan, prepared, eot)
@@ -112,7 +110,7 @@ class Trainer:
             self.prepared,
             split="train",
             batch_size=self.settings.batch_size,
-            seed=self.plan.config.seed,
+            seed=self.plan.settings.seed,
             start_step=step,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
@@ -123,40 +121,37 @@ class Trainer:
         """Updates `start.step` + 1 to `end`, or to a signal. The numbers of one are read while the next one runs."""
         plan, step, state = self.plan, start.step, start.state
         profile = Profile(workdir / PROFILE, first=step, end=end, count=profile_steps)
-        report = Report(workdir, plan.config, step, writer=writer)
-        try:
-            with StopRequest() as request:
-                update = compile_update(plan.config, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
-                batches = self.batches(step)
-                report.clock.restart(step)
-                batch = report.fetch(batches)
-                unread: dict[str, jax.Array] | None = None
-                while step < end and not request.signal:
-                    with profile.update(step):
-                        state, metrics = update(state, batch)
-                    if step + 1 < end:
-                        batch = report.fetch(batches)
-                    if unread is not None:
-                        report.row(step, self.read(step, unread))
-                    step, unread = step + 1, metrics
-                    profile.updated(step, state)
-                    validates, saves = self.due(step, end)
-                    if validates or saves or request.signal:
-                        # Only a state whose own numbers have been read, and are finite, is validated and saved.
-                        numbers, unread = self.read(step, unread), None
-                        with report.clock.pausing():
-                            loss = self.validation.loss(state.params) if validates else None
-                            best = self.checkpoints.best_loss()
-                            if saves or request.signal or (loss is not None and (best is None or loss < best)):
-                                self.checkpoints.save(state, self.record, loss)
-                        report.row(step, numbers, loss)
+        with Report(workdir, plan.settings, step, writer=writer) as report, StopRequest() as request, profile:
+            update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
+            batches = self.batches(step)
+            report.clock.restart(step)
+            batch = report.fetch(batches)
+            unread: dict[str, jax.Array] | None = None
+            while step < end and not request.signal:
+                with profile.update(step):
+                    state, metrics = update(state, batch)
+                if step + 1 < end:
+                    batch = report.fetch(batches)
                 if unread is not None:
                     report.row(step, self.read(step, unread))
-                    self.checkpoints.save(state, self.record)
-                self.checkpoints.wait()
-        finally:
-            profile.stop()
-            report.close()
+                step, unread = step + 1, metrics
+                profile.updated(step, state)
+                validates, saves = self.due(step, end)
+                if validates or saves or request.signal:
+                    # Only a state whose own numbers have been read, and are finite, is validated and saved.
+                    numbers, unread = self.read(step, unread), None
+                    with report.clock.pausing():
+                        loss = self.validation.loss(state.params) if validates else None
+                    # The row first: a kill in between then costs a row that is written again, not one that is missing.
+                    report.row(step, numbers, loss)
+                    best = self.checkpoints.best_loss()
+                    if saves or request.signal or (loss is not None and (best is None or loss < best)):
+                        with report.clock.pausing():
+                            self.checkpoints.save(state, self.record, loss)
+            if unread is not None:
+                report.row(step, self.read(step, unread))
+                self.checkpoints.save(state, self.record)
+            self.checkpoints.wait()
         code = EXIT_CODES[request.signal] if request.signal else 0
         best = self.checkpoints
         return Result(step, step - start.step, step == self.settings.steps, code, best.best(), best.best_loss())
@@ -173,10 +168,8 @@ class Trainer:
         for name, value in numbers.items():
             if not math.isfinite(value):
                 self.checkpoints.wait()
-                kept = self.checkpoints.latest()
-                left = "no checkpoint was saved before it" if kept is None else f"the last good checkpoint is step {kept}"
                 advice = "try a lower optimizer.peak_lr or a longer optimizer.warmup_steps"
-                raise RunError(f"step {step}: {name} is {value}; {left} in {self.checkpoints.folder}; {advice}")
+                raise RunError(f"step {step}: {name} is {value}; {self.checkpoints.kept()}; {advice}")
         return numbers
 
 
@@ -209,7 +202,10 @@ class Report:
             self.metrics.write({"step": step, "loss": numbers["loss"], **validated, **numbers, **speed})
         self.clock.restart(step)
 
-    def close(self) -> None:
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.progress.close()
         if self.metrics:
-            self.metrics.close()
+            self.metrics.close(quietly=kind is not None)

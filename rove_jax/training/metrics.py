@@ -22,6 +22,9 @@ class Metrics:
     so is a row that was cut short.
     """
 
+    FLUSH_SECONDS = 10.0
+    """Between two flushes of the event file, each of which waits for the disk."""
+
     def __init__(self, folder: Path, *, step: int) -> None:
         # EventsWriter, not SummaryWriter: that one writes from a thread, where a full disk goes unnoticed.
         from tensorboardX.event_file_writer import EventsWriter
@@ -32,6 +35,7 @@ class Metrics:
         self.file = self.path.open("a")
         (folder / EVENTS).mkdir(exist_ok=True)
         self.events = EventsWriter(str(folder / EVENTS / "events"))
+        self.flushed = time.monotonic()
         if step:
             self.write_event(step=step + 1, session_log=True)
 
@@ -40,27 +44,33 @@ class Metrics:
         try:
             self.file.write(encode(row))
             self.file.flush()
-            self.write_event(step=row["step"], values={k: v for k, v in row.items() if k != "step" and v is not None})
+            self.write_event(step=row["step"], values={name: value for name, value in row.items() if name != "step"})
+            if time.monotonic() - self.flushed > self.FLUSH_SECONDS:
+                self.events.flush()
+                self.flushed = time.monotonic()
         except OSError as error:
             raise RunError(f"{self.path}: {error.strerror}; the run stops at step {row['step']}") from error
 
     def write_event(self, *, step: int, values: dict[str, float] | None = None, session_log: bool = False) -> None:
         """One TensorBoard event. `session_log` tells it to forget what it has from `step` on."""
-        from tensorboardX.proto import event_pb2, summary_pb2
+        # Classes of a protobuf module are made when it is imported, so a type checker sees none.
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
-        event = event_pb2.Event(wall_time=time.time(), step=step)
+        event = Event(wall_time=time.time(), step=step)
         for tag, value in (values or {}).items():
-            event.summary.value.append(summary_pb2.Summary.Value(tag=tag, simple_value=value))
+            event.summary.value.add(tag=tag, simple_value=value)
         if session_log:
-            event.session_log.status = event_pb2.SessionLog.START
+            event.session_log.status = SessionLog.START
         self.events.write_event(event)
 
-    def close(self) -> None:
+    def close(self, *, quietly: bool = False) -> None:
+        """`quietly`: a full disk has been told of already."""
         try:
             self.file.close()
             self.events.close()
         except OSError as error:
-            raise RunError(f"{self.path.parent}: {error.strerror}; some rows of metrics are lost") from error
+            if not quietly:
+                raise RunError(f"{self.path.parent}: {error.strerror}; the last rows of metrics are lost") from error
 
 
 def encode(row: dict[str, Any]) -> str:

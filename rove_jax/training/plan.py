@@ -1,6 +1,7 @@
 """What a config comes to on the devices at hand, before anything is made: mesh, attention backend, layout, sizes."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from rove_jax.training import optimizer, state
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    config: config.Config
+    settings: config.Config
     mesh: jax.sharding.Mesh
     choice: attention.Choice
     model: config.Model
@@ -41,7 +42,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The same for a person."""
-        cfg = self.config
+        cfg = self.settings
         axes = ", ".join(f"{name} {size}" for name, size in self.mesh.shape.items())
         refused = "".join(f"\n               not {name}: {why}" for name, why in self.choice.refused.items())
         return [
@@ -52,7 +53,7 @@ class Plan:
         ]
 
 
-def make(settings: config.Config, devices: list[jax.Device] | None = None) -> Plan:
+def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Plan:
     """The plan of `settings` on `devices` (default: all). Raises `UsageError` for what cannot run there."""
     mesh = sharding.make_mesh(settings.mesh, devices)
     ways, parts = sharding.batch_ways(mesh), settings.training.accumulation
@@ -63,7 +64,7 @@ def make(settings: config.Config, devices: list[jax.Device] | None = None) -> Pl
     choice = choose_attention(settings, mesh)
     adamw = optimizer.make(settings.optimizer, settings.training.steps, functional.axes(settings.model))
     return Plan(
-        config=settings,
+        settings=settings,
         mesh=mesh,
         choice=choice,
         model=dataclasses.replace(settings.model, attention=choice.backend),

@@ -34,6 +34,12 @@ class Profile:
             jax.block_until_ready(result)
             self.stop()
 
+    def __enter__(self) -> "Profile":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         if self.running:
             self.running = False

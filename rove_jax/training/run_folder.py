@@ -1,7 +1,7 @@
 """The folder of a run: whose it is, who is writing to it, and what it says of itself.
 
-    config.json   the resolved config        metrics.jsonl, tensorboard/   numbers by step
-    run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
+config.json   the resolved config        metrics.jsonl, tensorboard/   numbers by step
+run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
 """
 
 import dataclasses
@@ -55,7 +55,8 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.lock = take(path / LOCK)
-            self.write(CONFIG, config.to_dict(settings))
+            if stored_config(path) != config.to_dict(settings):
+                self.write(CONFIG, config.to_dict(settings))
         except FileExistsError as error:
             raise UsageError(f"{path}: is not a folder; give --workdir a folder that is new or a run's") from error
         except OSError as error:
@@ -67,7 +68,10 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path / name}: {error.strerror}") from error
 
-    def close(self) -> None:
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         self.lock.close()
 
 

@@ -26,10 +26,10 @@ def find(plan: Plan, checkpoints: Checkpoints, origin: Origin, workdir: Path) ->
     if latest is not None:
         origin.check(checkpoints.metadata(latest), workdir)
         return Start(checkpoints.restore(latest, plan.target), latest, f"continues from step {latest}")
-    if plan.config.training.init_from is not None:
-        params, source = weights_of(Path(plan.config.training.init_from), plan, origin)
+    if plan.settings.training.init_from is not None:
+        params, source = weights_of(Path(plan.settings.training.init_from), plan, origin)
         return Start(state.from_weights(plan.optimizer, params, plan.target), 0, source)
-    return Start(state.create(plan.config, plan.optimizer, plan.target), 0, "starts from fresh weights")
+    return Start(state.create(plan.settings, plan.optimizer, plan.target), 0, "starts from fresh weights")
 
 
 def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str]:
@@ -40,20 +40,20 @@ def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str]:
     """
     if not folder.is_dir():
         raise UsageError(f"training.init_from = {str(folder)!r}: no such folder")
-    source = Checkpoints(folder)
-    latest = source.latest()
-    if latest is None:
-        raise UsageError(f"training.init_from = {str(folder)!r}: holds no finished checkpoint")
-    metadata = source.metadata(latest)
-    if metadata["tokenizer_identity"] != origin.tokenizer_identity:
-        raise UsageError(f"training.init_from = {str(folder)!r}: was trained with another tokenizer than data.tokenizer")
-    theirs = config.from_dict(config.Config, metadata["config"]).model
-    difference = rotation_difference(theirs, plan.config.model)
-    if difference:
-        raise UsageError(f"training.init_from = {str(folder)!r}: {difference}")
-    params = source.restore_params(latest, plan.target.params)
-    source.close()
-    return params, f"starts from the weights of {folder} at step {latest}"
+    with Checkpoints(folder) as source:
+        latest = source.latest()
+        if latest is None:
+            raise UsageError(f"training.init_from = {str(folder)!r}: holds no finished checkpoint")
+        metadata = source.metadata(latest)
+        if metadata["tokenizer_identity"] != origin.tokenizer_identity:
+            raise UsageError(f"training.init_from = {str(folder)!r}: its tokenizer is not that of data.tokenizer")
+        theirs = config.from_dict(config.Config, metadata["config"]).model
+        difference = rotation_difference(theirs, plan.settings.model)
+        if difference:
+            raise UsageError(f"training.init_from = {str(folder)!r}: {difference}")
+        return source.restore_params(
+            latest, plan.target.params
+        ), f"starts from the weights of {folder} at step {latest}"
 
 
 def rotation_difference(theirs: config.Model, ours: config.Model) -> str | None:
@@ -63,7 +63,8 @@ def rotation_difference(theirs: config.Model, ours: config.Model) -> str | None:
             continue
         for field in ("pairing", "base", "dims"):
             before, now = (
-                r.turned(m.head_dim) if field == "dims" else getattr(r, field) for r, m in ((their, theirs), (our, ours))
+                r.turned(m.head_dim) if field == "dims" else getattr(r, field)
+                for r, m in ((their, theirs), (our, ours))
             )
             if before != now:
                 return f"model.{name}.{field} is {before!r} there and {now!r} here; weights do not carry over"

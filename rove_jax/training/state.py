@@ -16,7 +16,7 @@ INITIAL_WEIGHTS, DROPOUT = 0, 1
 class State(NamedTuple):
     params: Any
     optimizer: Any
-    step: jax.Array
+    step: Any
     """Updates done, int32 scalar."""
 
 

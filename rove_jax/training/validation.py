@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rove_jax import config, losses, sharding
+from rove_jax import losses, sharding
 from rove_jax.data import pipeline
 from rove_jax.data.prepared import Prepared
 from rove_jax.training.plan import Plan
@@ -17,7 +17,7 @@ class Validation:
 
     def __init__(self, plan: Plan, prepared: Prepared, eot: int) -> None:
         self.plan, self.prepared, self.eot = plan, prepared, eot
-        training = plan.config.training
+        training = plan.settings.training
         self.rows = training.batch_size // training.accumulation
         self.compiled: Any = None
 
@@ -28,7 +28,7 @@ class Validation:
         batches = pipeline.validation_batches(
             self.prepared,
             batch_size=self.rows,
-            tokens=self.plan.config.training.validation_tokens,
+            tokens=self.plan.settings.training.validation_tokens,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
         )
@@ -41,7 +41,7 @@ class Validation:
         return float(total / weight)
 
     def compile(self) -> Any:
-        cfg, where = self.plan.config, sharding.batch(self.plan.mesh)
+        cfg, where = self.plan.settings, sharding.batch(self.plan.mesh)
 
         def score(params: Any, tokens: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
             return losses.next_token_loss(
