@@ -92,13 +92,33 @@ sys.exit(exits.run(main))
     assert process.wait() == 141
 
 
-def test_an_unknown_option_is_named_with_the_nearest_one(capfd) -> None:
-    parser = exits.Parser(prog="rove-eval")
-    parser.add_argument("--lengths", type=int)
-    for words, line in [
-        (["--lenths", "3"], "unrecognized arguments: --lenths 3; did you mean --lengths?"),
-        (["--len", "3"], "unrecognized arguments: --len 3"),
-        (["--lengths", "x"], "argument --lengths: invalid int value: 'x'"),
-    ]:
-        assert exits.run(lambda words=words: parser.parse_args(words) and 0) == 2
-        assert f"error: rove-eval: {line}" in capfd.readouterr().err
+@pytest.fixture
+def parser() -> exits.Parser:
+    parser = exits.Parser(prog="run")
+    parser.add_argument("--workdir")
+    job = parser.add_subparsers(required=True).add_parser("perplexity")
+    job.add_argument("--lengths", type=int)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["perplexity", "--lenths", "3"],
+            "--lenths: no such option; did you mean --lengths? see run perplexity --help",
+        ),
+        (["--work-dir=x", "perplexity"], "--work-dir: no such option; did you mean --workdir? see run --help"),
+        (["perplexity", "--len", "3"], "unrecognized arguments: --len 3; see run --help"),
+        (["perplexity", "--lengths", "x"], "argument --lengths: invalid int value: 'x'; see run perplexity --help"),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_nearest_one(parser, words, line, capfd) -> None:
+    assert exits.run(lambda: parser.parse_args(words) and 0) == 2
+    assert capfd.readouterr().err == f"error: {line}\n"
+
+
+def test_overrides_of_a_recipe_pass_through(parser: exits.Parser) -> None:
+    overrides = ["--training.steps", "5", "--mesh.data", "-1", "--evaluation.lengths", "128", "256", "--seed=1"]
+    known, rest = parser.parse_known_args(["--workdir", "x", "perplexity", *overrides])
+    assert known.workdir == "x" and rest == overrides

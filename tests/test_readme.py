@@ -28,6 +28,14 @@ def commands(text: str) -> list[list[str]]:
 COMMANDS = [words for name in ("README.md", "CONTRIBUTING.md") for words in commands((ROOT / name).read_text())]
 
 
+class UnderstoodError(Exception):
+    """Raised in place of the first work of a command that does not separate its arguments from its work."""
+
+
+def understood(*_) -> None:
+    raise UnderstoodError
+
+
 def check(words: list[str]) -> None:
     """Raise unless `words` is a command that the project understands."""
     match words:
@@ -44,9 +52,12 @@ def check(words: list[str]) -> None:
             eval.parser().parse_args(rest)
         case ["rove-prepare", *rest]:
             from rove_jax.cli import prepare
+            from rove_jax.data import sources
 
-            arguments, overrides = prepare.parser().parse_known_args(rest)
-            recipes.load(ROOT / arguments.config, overrides)
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(UnderstoodError):
+                patch.chdir(ROOT)
+                patch.setattr(sources, "load", understood)
+                prepare.prepare(rest)
         case ["pip", "install", "-e", place]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             assert re.fullmatch(r"\.\[(\w+)\]", place).group(1) in extras
@@ -71,6 +82,7 @@ def test_a_documented_command_is_understood(words: list[str]) -> None:
         "python -m train --config configs/no_such_recipe.py --workdir x",
         "python -m eval perplexity --workdir x --lenths 128",
         "python -m evaluate perplexity --workdir x",
+        "rove-prepare --out x --data.tokenisr gpt2",
         'pip install -e ".[txt]"',
     ],
 )

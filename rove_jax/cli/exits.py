@@ -11,13 +11,14 @@
 """
 
 import argparse
+import difflib
 import errno
 import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from rove_jax.errors import RunError, UsageError, nearest
+from rove_jax.errors import RunError, UsageError
 
 MACHINE_FAULTS = {
     errno.EACCES,
@@ -78,15 +79,24 @@ def fail(code: int, message: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose errors are `UsageError`, and that never guesses an abbreviated option.
+    """An `ArgumentParser` whose errors are `UsageError`s that name the nearest option.
 
-    (An abbreviation would swallow overrides of a recipe, which other code parses.)
+    It takes no abbreviations: they would swallow overrides of a recipe, which other code parses.
     """
 
     def __init__(self, **settings) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})
 
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse has it; but what is nearly an option of ours is a mistake, not an argument for someone else."""
+        known = self._option_string_actions
+        for word in sys.argv[1:] if args is None else args:
+            name = word.partition("=")[0]
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8) if name.startswith("--") else []
+            if close and name not in known:
+                self.error(f"{name}: no such option; did you mean {close[0]}?")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ").split()[0]
-        hint = nearest(unknown, self._option_string_actions) if unknown.startswith("--") else ""
-        raise UsageError(f"{self.prog}: {message}{hint}; see {self.prog} --help")
+        """Raise the message as a `UsageError`, with where to read on."""
+        raise UsageError(f"{message}{'' if message.endswith('?') else ';'} see {self.prog} --help")
