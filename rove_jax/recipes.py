@@ -75,7 +75,7 @@ def override(config: Config, words: Sequence[str]) -> Config:
     for flag, group in groups:
         if not readable(config, group):
             raise UsageError(f"{' '.join(group)}: {flag} takes {expected(flag, known[flag], group[1:])}")
-    raise UsageError(f"{' '.join(words)}: not understood; see --help")
+    raise UsageError(f"{' '.join(words)}: not understood; the fields of a recipe are listed by --fields")
 
 
 def parse(config: Config, words: Sequence[str]) -> Config | None:

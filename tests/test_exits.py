@@ -94,7 +94,7 @@ sys.exit(exits.run(main))
 
 @pytest.fixture
 def parser() -> exits.Parser:
-    parser = exits.Parser(prog="run")
+    parser = exits.Parser(prog="go")
     parser.add_argument("--workdir")
     job = parser.add_subparsers(required=True).add_parser("perplexity")
     job.add_argument("--lengths", type=int)
@@ -106,11 +106,11 @@ def parser() -> exits.Parser:
     [
         (
             ["perplexity", "--lenths", "3"],
-            "--lenths: no such option; did you mean --lengths? see run perplexity --help",
+            "--lenths: no such option; did you mean --lengths? see go perplexity --help",
         ),
-        (["--work-dir=x", "perplexity"], "--work-dir: no such option; did you mean --workdir? see run --help"),
-        (["perplexity", "--len", "3"], "unrecognized arguments: --len 3; see run --help"),
-        (["perplexity", "--lengths", "x"], "argument --lengths: invalid int value: 'x'; see run perplexity --help"),
+        (["--work-dir=x", "perplexity"], "--work-dir: no such option; did you mean --workdir? see go --help"),
+        (["perplexity", "--len", "3"], "unrecognized arguments: --len 3; see go --help"),
+        (["perplexity", "--lengths", "x"], "argument --lengths: invalid int value: 'x'; see go perplexity --help"),
     ],
 )
 def test_an_unknown_option_is_named_with_the_nearest_one(parser, words, line, capfd) -> None:
