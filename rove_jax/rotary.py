@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
@@ -55,7 +55,7 @@ def angles(positions: Int[Array, "*p"], rotary: Rotary, head_dim: int) -> tuple[
 
 
 def rotate(
-    x: Float[Array, "... T N H"], positions: Int[Array, "..."], rotary: Rotary, *, inverse: bool = False
+    x: Float[Array, "... T N H"], positions: Shaped[Array, "..."], rotary: Rotary, *, inverse: bool = False
 ) -> Float[Array, "... T N H"]:
     """R_t x for each vector of `x` at its position t (RoVE, arXiv 2606.11275, Def. 3.1), or R_t^-1 x.
 
@@ -74,7 +74,7 @@ def rotate(
     return turn(x, positions, rotary, inverse)
 
 
-def checked_positions(positions: Int[Array, "..."]) -> Int[Array, "..."]:
+def checked_positions(positions: Shaped[Array, "..."]) -> Int[Array, "..."]:
     """`positions` as int32; raises `UsageError` for another dtype or, where they are concrete, out of range."""
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise UsageError(f"positions of dtype {positions.dtype}: must be integers")

@@ -90,6 +90,8 @@ def yarn(base: float, dims: int, scaling: Scaling) -> np.ndarray:
 def llama3(base: float, dims: int, scaling: Scaling) -> np.ndarray:
     """Llama 3.1: short wavelengths kept, long ones divided by s, a blend in wavelength between."""
     frequencies = plain(base, dims, scaling)
+    if scaling.stretch == 1.0:
+        return frequencies
     original = scaling.original_length
     assert original is not None  # Scaling's own checks
     turns = original * frequencies / (2.0 * math.pi)
