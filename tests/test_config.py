@@ -44,7 +44,7 @@ def test_json_and_back_is_the_same(config: Config) -> None:
 
 def test_fields_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Config().seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+        Config().seed = 1
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_whole_number_is_a_legal_float() -> None:
         (lambda: Training(stop_after=0), "training.stop_after = 0"),
         (lambda: Mesh(data=-1, fsdp=-1), "mesh = (-1, -1, 1): at most one axis may be -1"),
         (lambda: Mesh(tensor=0), "mesh.tensor = 0"),
-        (lambda: Evaluation(scalings=("yarm",)), "evaluation.scalings = 'yarm'"),  # pyright: ignore
+        (lambda: Evaluation(scalings=("yarm",)), "evaluation.scalings = 'yarm'"),
         (lambda: Evaluation(lengths=(1,)), "evaluation.lengths = 1"),
         (lambda: Evaluation(temperature=-1.0), "evaluation.temperature = -1.0"),
     ],
