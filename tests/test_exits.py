@@ -106,11 +106,11 @@ def parser() -> exits.Parser:
     [
         (
             ["perplexity", "--lenths", "3"],
-            "--lenths: no such option; did you mean --lengths? see go perplexity --help",
+            "--lenths: no such option; did you mean --lengths?",
         ),
-        (["--work-dir=x", "perplexity"], "--work-dir: no such option; did you mean --workdir? see go --help"),
-        (["perplexity", "--len", "3"], "unrecognized arguments: --len 3; see go --help"),
-        (["perplexity", "--lengths", "x"], "argument --lengths: invalid int value: 'x'; see go perplexity --help"),
+        (["--work-dir=x", "perplexity"], "--work-dir: no such option; did you mean --workdir?"),
+        (["perplexity", "--len", "3"], "unrecognized arguments: --len 3; see --help"),
+        (["perplexity", "--lengths", "x"], "argument --lengths: invalid int value: 'x'; see --help"),
     ],
 )
 def test_an_unknown_option_is_named_with_the_nearest_one(parser, words, line, capfd) -> None:

@@ -98,5 +98,5 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as a `UsageError`, with where to read on."""
-        raise UsageError(f"{message}{'' if message.endswith('?') else ';'} see {self.prog} --help")
+        """Raise the message as a `UsageError`, with where to read on unless it says already what to do."""
+        raise UsageError(message if message.endswith("?") else f"{message}; see --help")
