@@ -1,6 +1,7 @@
 """Results of several runs side by side: a Markdown report, its data as JSON, and a figure of perplexity by length."""
 
 import io
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,14 +9,13 @@ import numpy as np
 from rove_jax.config import Config, to_dict
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.perplexity import bootstrap
+from rove_jax.evaluation.runs import learnt
 from rove_jax.evaluation.tables import number, table
 
 VARIANTS = {"nope": "NoPE", "rope": "RoPE", "rove": "RoVE", "custom": "custom"}
 SCALINGS = {"none": "unscaled", "linear": "PI", "ntk": "NTK", "dynamic_ntk": "dynamic NTK", "yarn": "YaRN"}
 COMPARABLE = ("tokenizer", "tokenizer_identity", "training_length", "data_fingerprint")
 """Provenance that must agree between runs whose perplexities are compared."""
-ASIDE = ("evaluation.", "data.cache", "data.prepared", "training.compilation_cache", "training.stop_after")
-"""Config fields that leave the trained weights as they are."""
 
 # Okabe and Ito's palette (told apart with any colour vision), in an order whose first two also differ in print.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -37,19 +37,9 @@ def check_comparable(provenances: Sequence[dict]) -> None:
 
 def differences(configs: Sequence[Config]) -> dict[str, list]:
     """The fields that runs were trained with different values of: field -> value of each run."""
-    flat = [dict(leaves(to_dict(config))) for config in configs]
-    names = dict.fromkeys(name for values in flat for name in values)
-    rows = {name: [values.get(name) for values in flat] for name in names if not name.startswith(ASIDE)}
+    flat = [dict(learnt(to_dict(config))) for config in configs]
+    rows = {name: [values.get(name) for values in flat] for name in dict.fromkeys(n for values in flat for n in values)}
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
-
-
-def leaves(values: dict, at: str = ""):
-    """(dotted name, value) of every field of nested dicts."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{at}{name}.")
-        else:
-            yield at + name, value
 
 
 def labels(documents: Sequence[dict]) -> list[str]:
@@ -100,7 +90,7 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
     settings, trained = first["settings"], first["provenance"]["training_length"]
     by_key = [records(document) for document in documents]
     columns = [(place, rule) for place in range(len(documents)) for rule in settings["scalings"]]
-    header = ["context", "trained", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
+    header = ["context", "of training", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
 
     def rows(cell) -> list[list[str]]:
         return [
@@ -118,7 +108,7 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
     measured = first["results"][0]
     parts = [
         "# Perplexity against context length",
-        f"Per token ({first['provenance']['tokenizer']}), on {len(measured['documents'])} {settings['split']} documents, "
+        f"Per token ({first['provenance']['tokenizer']}), {len(measured['documents'])} {settings['split']} documents, "
         f"mode {settings['mode']}. Trained on {trained} tokens; a scaling's factor is context / {trained} beyond that.",
         table(
             ["run", "folder", "step", "parameters"],
@@ -138,7 +128,7 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
     ]
     if len(documents) > 1:
         columns = [column for column in columns if column[0] > 0]
-        header = ["context", "trained", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
+        header = ["context", "of training", *(f"{names[place]} {SCALINGS.get(rule, rule)}" for place, rule in columns)]
         parts += [
             f"## Perplexity relative to {names[0]}",
             "Whole windows, same scaling; below 1 is better. In brackets the 95% interval over documents.",
@@ -148,55 +138,77 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
 
 
 def figure(documents: Sequence[dict]) -> bytes:
-    """PNG: perplexity against context length on log axes, whole windows left, their last tokens right."""
+    """PNG: perplexity against context length on log axes, of whole windows, of their last tokens, and relative to the
+    first run. Runs differ in colour and marker, scalings in dashes and filling."""
     from matplotlib.figure import Figure  # a second to import, for this function alone
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     settings, trained = documents[0]["settings"], documents[0]["provenance"]["training_length"]
-    lengths = sorted(settings["lengths"])
-    drawing = Figure(figsize=(10, 4.4), layout="constrained")
-    panels = drawing.subplots(1, 2, sharey=True)
-    for axes, title, last in zip(panels, ("whole windows", "last min(256, context / 2) tokens"), (False, True)):
-        for place, (label, document) in enumerate(zip(labels(documents), documents)):
-            for style, rule in enumerate(settings["scalings"]):
-                found = [records(document)[length, rule] for length in lengths]
-                values = [record["last"]["perplexity"] if last else record["perplexity"] for record in found]
-                colour = COLOURS[place % len(COLOURS)]
-                axes.plot(
-                    lengths,
-                    [np.nan if value is None else value for value in values],
-                    label=f"{label}, {SCALINGS.get(rule, rule)}",
-                    color=colour,
-                    linestyle=DASHES[style % len(DASHES)],
-                    marker=MARKERS[place % len(MARKERS)],
-                    markerfacecolor=colour if style == 0 else "white",
-                    markersize=6,
-                    linewidth=1.8,
-                )
-                bounds = [record["interval"] for record in found]
-                if not last and all(bounds):
-                    axes.fill_between(lengths, *zip(*bounds), color=colour, alpha=0.12, linewidth=0)
-        axes.axvline(trained, color="0.45", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
-        axes.set(xscale="log", yscale="log", title=title, xlabel="context length (tokens)")
-        axes.set_xticks(lengths, [f"{n}" for n in lengths], minor=False)
-        axes.xaxis.set_minor_locator(LogLocator(subs=()))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.grid(True, which="major", color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+    lengths, names = sorted(settings["lengths"]), labels(documents)
+    by_key = [records(document) for document in documents]
+    relative = {(r["run"], r["length"], r["scaling"]): r for r in ratios(documents)}
+    drawing = Figure(figsize=(13, 4.4) if relative else (9, 4.4), layout="constrained")
+    panels = drawing.subplots(1, 3 if relative else 2)
+    panels[1].sharey(panels[0])
+    for place, name in enumerate(names):
+        for style, rule in enumerate(settings["scalings"]):
+            colour = COLOURS[place % len(COLOURS)]
+            look = {
+                "color": colour,
+                "linestyle": DASHES[style % len(DASHES)],
+                "marker": MARKERS[place % len(MARKERS)],
+                "markerfacecolor": colour if style == 0 else "white",
+                "label": f"{name}, {SCALINGS.get(rule, rule)}",
+            }
+            found = [by_key[place][length, rule] for length in lengths]
+            panels[0].plot(lengths, [record["perplexity"] for record in found], **look)
+            # Where no window is full there are no last tokens: None, and a gap in the line.
+            panels[1].plot(lengths, [record["last"]["perplexity"] or math.nan for record in found], **look)
+            if place:
+                ratio = [relative[name, length, rule] for length in lengths]
+                values = [record["ratio"] for record in ratio]
+                bounds = [record["interval"] or (record["ratio"], record["ratio"]) for record in ratio]
+                spread = [
+                    [v - low for v, (low, _) in zip(values, bounds)],
+                    [high - v for v, (_, high) in zip(values, bounds)],
+                ]
+                panels[2].errorbar(lengths, values, spread, capsize=3, **look)
+    titles = ["whole windows", "last min(256, context / 2) tokens", f"relative to {names[0]} (whole windows)"]
+    for axes, title in zip(panels, titles):
+        dress(axes, lengths, trained)
+        axes.set(title=title, xlabel="context length (tokens)")
     panels[0].set_ylabel(f"perplexity per token ({documents[0]['provenance']['tokenizer']})")
-    panels[0].annotate(
+    panels[0].legend(frameon=False)
+    if relative:
+        panels[2].axhline(1.0, color="0.45", linewidth=1, zorder=0)
+        panels[2].set_ylabel("ratio of perplexities, 95% interval")
+        panels[2].legend(frameon=False)
+    image = io.BytesIO()
+    drawing.savefig(image, format="png", dpi=160)
+    return image.getvalue()
+
+
+def dress(axes, lengths: Sequence[int], trained: int) -> None:
+    """Log axes with plain numbers on them, the measured lengths as ticks, and a mark at the training length."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    low, high = axes.get_ylim()
+    # Over a short range the round numbers of a log scale are too far apart.
+    axes.yaxis.set_major_locator(MaxNLocator(7) if high / low < 5 else LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.axvline(trained, color="0.45", linewidth=1, linestyle=(0, (2, 2)), zorder=0)
+    axes.annotate(
         "trained",
-        (trained, 1),
+        (trained, 0),
         xycoords=("data", "axes fraction"),
-        xytext=(3, -10),
+        xytext=(4, 5),
         textcoords="offset points",
         fontsize=9,
         color="0.35",
     )
-    panels[0].legend(frameon=False)
-    image = io.BytesIO()
-    drawing.savefig(image, format="png", dpi=160)
-    return image.getvalue()
+    axes.grid(True, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

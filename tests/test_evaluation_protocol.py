@@ -1,21 +1,16 @@
 """Windows, documents and scalings of a perplexity measurement."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from rove_jax.config import Model, Rotary, Scaling
+from rove_jax.data.prepared import Document
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Protocol, choose, scaled, sequences, windows
 
 EOT = 256
-
-
-class Document(NamedTuple):
-    id: str
-    tokens: np.ndarray
 
 
 def sliding(length: int, stride: int, **fields) -> Protocol:
@@ -40,6 +35,17 @@ def test_every_token_is_scored_once(mode, prefix):
         parts = sequences(tokens, 16, Protocol((16,), mode=mode, prefix=prefix), EOT)
         targets = np.concatenate([row[-window.scored :] for window, row in parts])
         np.testing.assert_array_equal(targets, tokens[1:] if prefix == "none" else tokens)
+
+
+def test_same_text_scores_the_same_tokens_at_every_length():
+    protocol = Protocol((8, 64, 48))
+    tokens = np.arange(100)
+    for length in protocol.lengths:
+        parts = sequences(tokens, length, protocol, EOT)
+        assert len(parts) == -(-64 // length)
+        np.testing.assert_array_equal(np.concatenate([row[1:] for _, row in parts]), tokens[:64])
+    [(window, row)] = sequences(tokens, 8, Protocol((8, 64), mode="first_n"), EOT)
+    assert window == (0, 8, 8) and row.tolist() == [EOT, *range(8)]
 
 
 def test_prefix_decides_what_stands_before_a_window():

@@ -2,14 +2,16 @@
 
 import argparse
 import codecs
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from rove_jax.cli import exits
-from rove_jax.config import ScalingRule
+from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
+from rove_jax.evaluation.protocol import Mode, Prefix, Protocol
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def job(argv: Sequence[str] | None) -> None:
     arguments = parser().parse_args(argv)
+    from rove_jax import distributed
+
+    distributed.keep_compiled()
     arguments.run(arguments)
 
 
@@ -29,20 +34,6 @@ def parser() -> exits.Parser:
     new = jobs.add_parser("perplexity", help="perplexity against context length, to a result file")
     new.add_argument("--workdir", type=Path, required=True, help="a run folder")
     protocol_arguments(new)
-    new.add_argument(
-        "--mode",
-        choices=["first_n", "nonoverlap", "sliding"],
-        default="first_n",
-        help="the first tokens of the same documents at every length (default), or whole documents in windows",
-    )
-    new.add_argument("--stride", type=int, help="sliding: tokens from one window to the next (default: half a window)")
-    new.add_argument("--split", choices=["validation", "train"], default="validation")
-    new.add_argument(
-        "--prefix",
-        choices=["document", "window", "none"],
-        default="document",
-        help="end-of-text before each document (default), before every window, or nowhere",
-    )
     new.add_argument("--out", type=Path, help="result file (default: in the run folder)")
     new.set_defaults(run=perplexity)
 
@@ -77,6 +68,21 @@ def protocol_arguments(parser: argparse.ArgumentParser) -> None:
         "--scaling", nargs="+", choices=get_args(ScalingRule), help="frequency scalings (default: the recipe's)"
     )
     parser.add_argument("--documents", type=int, help="how many documents (default: the recipe's)")
+    parser.add_argument(
+        "--mode",
+        choices=get_args(Mode),
+        help="the same text at every length, in windows (default); the first tokens of each document; or whole "
+        "documents, in windows one after another or sliding",
+    )
+    parser.add_argument(
+        "--stride", type=int, help="sliding: tokens from one window to the next (default: half a window)"
+    )
+    parser.add_argument("--split", choices=["validation", "train"], help="which documents (default: validation)")
+    parser.add_argument(
+        "--prefix",
+        choices=get_args(Prefix),
+        help="end-of-text before each document, before every window, or nowhere (default: as in training)",
+    )
 
 
 def step(text: str) -> int | str:
@@ -88,19 +94,15 @@ def step(text: str) -> int | str:
     return int(text)
 
 
-def protocol(config, arguments: argparse.Namespace):
+def protocol(config: Config, arguments: argparse.Namespace) -> Protocol:
     """The protocol the arguments ask for; what they leave out is as the run's config says."""
-    from rove_jax.evaluation.protocol import Protocol
     from rove_jax.evaluation.runs import default_protocol
 
     usual = default_protocol(config)
-    named = {name: getattr(arguments, name, None) for name in ("mode", "stride", "split", "prefix")}
-    return Protocol(
-        lengths=tuple(arguments.lengths or usual.lengths),
-        scalings=tuple(arguments.scaling or usual.scalings),
-        documents=usual.documents if arguments.documents is None else arguments.documents,
-        **{name: value for name, value in named.items() if value is not None},
-    )
+    given = {name: getattr(arguments, name) for name in ("mode", "stride", "split", "prefix", "documents")}
+    given["lengths"] = tuple(arguments.lengths) if arguments.lengths else None
+    given["scalings"] = tuple(arguments.scaling) if arguments.scaling else None
+    return dataclasses.replace(usual, **{name: value for name, value in given.items() if value is not None})
 
 
 def perplexity(arguments: argparse.Namespace) -> None:
@@ -144,7 +146,7 @@ def sample(arguments: argparse.Namespace) -> None:
         if tokens_b[0] != tokenizer.eot:
             print(decoder.decode(tokenizer.decode_bytes(tokens_b)), end="", flush=True)
 
-    print(arguments.prompt, end="", flush=True)
+    print(tokenizer.decode(prompt), end="", flush=True)
     generate(
         run.config.model,
         run.params,

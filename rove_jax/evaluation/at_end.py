@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rove_jax.evaluation import results
 from rove_jax.evaluation.generate import Sampling, generate
-from rove_jax.evaluation.runs import default_protocol, open_run, stored_perplexity
+from rove_jax.evaluation.runs import FOLDER, Step, default_protocol, open_run, stored_perplexity
 from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
 
 
-def evaluate_run(workdir: str | Path, *, step: int | str = "last") -> dict:
+def evaluate_run(workdir: str | Path, *, step: Step = "last") -> dict:
     """Evaluate the run in `workdir` as its config's `evaluation` part says, print it, and store it in the run folder.
 
     Returns:
@@ -35,7 +35,7 @@ def evaluate_run(workdir: str | Path, *, step: int | str = "last") -> dict:
     )
     sample = asked.prompt + run.tokenizer.decode(new)
     print(f"\nA continuation, {len(new)} tokens at temperature {asked.temperature:g}:\n\n{sample}\n")
-    sampled_in = run.workdir / "evaluation" / f"sample-{run.step}.txt"
+    sampled_in = run.workdir / FOLDER / f"sample-{run.step}.txt"
     results.write(sampled_in, sample + "\n")
     print(f"Evaluated in {time.monotonic() - began:.0f} s. Written:")
     files = [run.workdir, measured_in, sampled_in]

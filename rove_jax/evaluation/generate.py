@@ -37,7 +37,7 @@ class Sampling:
 def generate(
     cfg: Model,
     params: dict,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int] | np.ndarray],
     *,
     max_new_tokens: int,
     eot: int,

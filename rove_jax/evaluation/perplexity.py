@@ -7,6 +7,8 @@ import numpy as np
 
 from rove_jax import rotary
 from rove_jax.config import Model
+from rove_jax.data.prepared import Document
+from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import RunError
 from rove_jax.evaluation.protocol import Protocol, Window, scaled, sequences
 from rove_jax.evaluation.scorer import token_nlls
@@ -17,7 +19,7 @@ RESAMPLES = 1000
 def perplexities(
     cfg: Model,
     params: dict,
-    documents: Sequence,
+    documents: Sequence[Document],
     protocol: Protocol,
     *,
     training_length: int,
@@ -59,7 +61,9 @@ def perplexities(
     return records
 
 
-def window_count(cfg: Model, documents: Sequence, protocol: Protocol, *, training_length: int, eot: int) -> int:
+def window_count(
+    cfg: Model, documents: Sequence[Document], protocol: Protocol, *, training_length: int, eot: int
+) -> int:
     """How many windows `perplexities` scores."""
     count = 0
     for length in protocol.lengths:
@@ -162,7 +166,7 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, baseline: np.ndarray | None 
     return [float(bound) for bound in np.exp(np.quantile(means, [0.025, 0.975]))]
 
 
-def token_bytes(tokenizer) -> np.ndarray:
+def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
     """[V] int64, the bytes each token stands for, from their raw bytes (text would miscount parts of a character)."""
     sizes = np.array([len(tokenizer.decode_bytes([token])) for token in range(tokenizer.vocab)], np.int64)
     sizes[tokenizer.eot] = 0

@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rove_jax.config import Model, Scaling, ScalingRule
+from rove_jax.data.prepared import Document, Documents
 from rove_jax.errors import UsageError, require, require_choice
 
-Mode = Literal["first_n", "nonoverlap", "sliding"]
+Mode = Literal["same_text", "first_n", "nonoverlap", "sliding"]
 Prefix = Literal["document", "window", "none"]
 
 
@@ -27,9 +28,10 @@ class Protocol:
     """Context lengths T in tokens."""
     scalings: tuple[ScalingRule, ...] = ("none",)
     """Frequency scalings, each with factor T / training length; none of them acts up to the training length."""
-    mode: Mode = "first_n"
-    """first_n: the first T tokens of each document that has as many as the largest T, so that all lengths read the
-    same text. nonoverlap: whole documents in windows of T. sliding: windows of T every `stride` tokens."""
+    mode: Mode = "same_text"
+    """same_text: the first M tokens of documents that have as many, M being the largest T, in windows of T: the same
+    tokens are scored at every length. first_n: the first T tokens of those documents, one window each. nonoverlap:
+    whole documents in windows of T. sliding: whole documents, windows of T every `stride` tokens."""
     stride: int | None = None
     """sliding: each window after the first scores this many new tokens. None: T / 2."""
     documents: int = 8
@@ -77,10 +79,12 @@ class Window(NamedTuple):
 
 
 def windows(tokens: int, length: int, protocol: Protocol) -> list[Window]:
-    """The windows of a text of `tokens` tokens. Their `scored` add up to `tokens` (to `length` for first_n)."""
+    """The windows of a text of `tokens` tokens. Their `scored` add up to as many as the mode reads."""
     if protocol.mode == "first_n":
         return [Window(0, length, length)]
-    stride = length if protocol.mode == "nonoverlap" else protocol.stride or length // 2
+    if protocol.mode == "same_text":
+        tokens = max(protocol.lengths)
+    stride = (protocol.stride or length // 2) if protocol.mode == "sliding" else length
     found: list[Window] = []
     start = scored = 0
     while scored < tokens:
@@ -101,7 +105,7 @@ def sequences(tokens: np.ndarray, length: int, protocol: Protocol, eot: int) -> 
     return found
 
 
-def choose(documents: Sequence, protocol: Protocol) -> list:
+def choose(documents: Documents | Sequence[Document], protocol: Protocol) -> list[Document]:
     """The documents to measure on: the first that are long enough, in an order fixed by the hash of their place.
 
     The choice depends on the data and the protocol alone, so every model is measured on the same documents; it spreads
@@ -111,9 +115,9 @@ def choose(documents: Sequence, protocol: Protocol) -> list:
         UsageError: no document is long enough.
     """
     unscored = 1 if protocol.prefix == "none" else 0
-    needed = (max(protocol.lengths) if protocol.mode == "first_n" else 1) + unscored
+    needed = (max(protocol.lengths) if protocol.mode in ("same_text", "first_n") else 1) + unscored
     order = sorted(range(len(documents)), key=lambda place: hashlib.sha256(str(place).encode()).digest())
-    chosen: dict = {}
+    chosen: dict[int, Document] = {}
     longest = 0
     for place in order:
         document = documents[place]

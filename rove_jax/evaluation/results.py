@@ -3,38 +3,37 @@
 ```
 {"schema": 1, "kind": "perplexity",
  "provenance": {"run", "checkpoint", "step", "config_hash", "data_fingerprint", "tokenizer", "tokenizer_identity",
-                "training_length", "parameters", "variant", "versions", "platform", "attention", "command", "created"},
+                "training_length", "parameters", "variant", "versions", "device", "command", "created"},
  "settings": {...},          the protocol, every field of it
  "results": [...]}           one record per measurement
 ```
 """
 
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import shlex
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import rove_jax
+import jax
+
 from rove_jax.errors import UsageError
+from rove_jax.training.run_folder import versions
 
 SCHEMA = 1
-LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 SAME = ("step", "config_hash", "data_fingerprint", "tokenizer_identity")
 """Provenance that makes two results of the same settings interchangeable."""
 
 
 def document(kind: str, provenance: dict, settings: dict, results: list[dict]) -> dict:
-    """A result document; `versions`, `command` and `created` are added to `provenance` here."""
-    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    """A result document; what made it and where is added to `provenance` here."""
     made = {
-        "versions": {"rove_jax": rove_jax.__version__, "python": platform.python_version(), **versions},
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "versions": versions(),
+        "device": jax.devices()[0].device_kind,
+        "command": command(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     return {
@@ -44,6 +43,13 @@ def document(kind: str, provenance: dict, settings: dict, results: list[dict]) -
         "settings": json.loads(json.dumps(settings)),  # tuples as the lists they will be when read back
         "results": results,
     }
+
+
+def command() -> str:
+    """The command line of this process, as a person would type it."""
+    program = Path(sys.argv[0])
+    words = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
+    return shlex.join([*words, *sys.argv[1:]])
 
 
 def write(path: Path, content: dict | str | bytes) -> None:
@@ -85,7 +91,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def find(folder: Path, kind: str, provenance: dict, settings: dict) -> tuple[Path, dict] | None:
+def find(folder: Path, kind: str, provenance: dict, settings: dict) -> tuple[dict, Path] | None:
     """A result in `folder` measured with `settings` on the checkpoint, data and tokenizer of `provenance`, if any."""
     wanted = json.loads(json.dumps(settings))
     for path in sorted(folder.glob(f"{kind}-*.json")):
@@ -95,5 +101,5 @@ def find(folder: Path, kind: str, provenance: dict, settings: dict) -> tuple[Pat
             continue  # written by another version: as good as absent
         same = all(found["provenance"].get(name) == provenance[name] for name in SAME)
         if found["kind"] == kind and found["settings"] == wanted and same:
-            return path, found
+            return found, path
     return None

@@ -1,104 +1,123 @@
-"""A run folder opened for evaluation: its model, its data and its tokenizer, checked to belong together."""
+"""A run folder opened for evaluation: its model, its tokenizer and its data, checked to belong together."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from tqdm import tqdm
 
 from rove_jax import zoo
-from rove_jax.config import Config, fingerprint
+from rove_jax.config import Config, fingerprint, to_dict
 from rove_jax.data import prepare, tokenizers
-from rove_jax.errors import UsageError
 from rove_jax.evaluation import results
 from rove_jax.evaluation.perplexity import perplexities, token_bytes, window_count
 from rove_jax.evaluation.protocol import Protocol, choose
 from rove_jax.models.accounting import parameter_count
+from rove_jax.training.run_folder import FREE, Origin
+
+Step = int | Literal["last", "best"]
+FOLDER = "evaluation"
+"""Where in the run folder results are kept."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One checkpoint of a run, with what it takes to evaluate it."""
+    """One checkpoint of a run and the tokenizer it was trained with."""
 
     workdir: Path
     config: Config
     params: dict
     step: int
     tokenizer: tokenizers.Tokenizer
-    data: prepare.Prepared
+    origin: Origin
+    """The data and tokenizer that the checkpoint names."""
 
     @property
     def provenance(self) -> dict:
-        """What identifies the checkpoint and its data in a result file."""
+        """What identifies the checkpoint in a result file."""
         cfg = self.config
         return {
             "run": self.workdir.resolve().name,
             "checkpoint": str(self.workdir.resolve()),
             "step": self.step,
-            "config_hash": fingerprint(cfg),
-            "data_fingerprint": self.data.fingerprint,
+            "config_hash": fingerprint(dict(learnt(to_dict(cfg)))),
+            "data_fingerprint": self.origin.data_fingerprint,
             "tokenizer": self.tokenizer.name,
-            "tokenizer_identity": self.tokenizer.identity,
+            "tokenizer_identity": self.origin.tokenizer_identity,
             "training_length": cfg.data.context_length,
             "parameters": parameter_count(cfg.model),
             "variant": cfg.model.variant,
         }
 
 
-def open_run(workdir: Path, *, step: int | str = "last") -> Run:
-    """Load checkpoint `step` ("last", "best" or a number) of the run in `workdir`, and the data it was trained on.
+def open_run(workdir: Path, *, step: Step = "last") -> Run:
+    """Load checkpoint `step` ("last", "best" or a number) of the run in `workdir`.
 
-    Raises:
-        UsageError: no run or no such checkpoint there, or data or a tokenizer other than the run's.
+    Raises `UsageError` if there is no run or no such checkpoint, or if its tokenizer is another one now.
     """
     loaded = zoo.load_model(workdir, step=step)
-    cfg = loaded.config
-    tokenizer = tokenizers.load(cfg.data)
-    data = prepare.ensure(cfg.data)
-    found = {"data_fingerprint": data.fingerprint, "tokenizer_identity": tokenizer.identity}
-    for name, value in found.items():
-        trained = loaded.metadata[name]
-        if value != trained:
-            raise UsageError(
-                f"{workdir}: {name} = {value}: the run was trained with {trained}; set data.prepared to that data"
-            )
-    return Run(Path(workdir), cfg, loaded.params, loaded.step, tokenizer, data)
+    tokenizer = tokenizers.load(loaded.config.data)
+    origin = Origin(loaded.metadata["data_fingerprint"], loaded.metadata["tokenizer_identity"])
+    Origin(origin.data_fingerprint, tokenizer.identity).check(loaded.metadata, workdir)
+    return Run(workdir, loaded.config, loaded.params, loaded.step, tokenizer, origin)
+
+
+def open_data(run: Run) -> prepare.Prepared:
+    """The data the run was trained on, prepared again if need be; `UsageError` if it has changed since."""
+    data = prepare.ensure(run.config.data, progress=True)
+    Origin(data.fingerprint, run.tokenizer.identity).check(dataclasses.asdict(run.origin), run.workdir)
+    return data
+
+
+def learnt(values: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of the fields of a config, as JSON values, that decide what is learnt."""
+    for key, value in values.items():
+        name = f"{at}{key}"
+        if name in FREE:
+            continue
+        if isinstance(value, dict):
+            yield from learnt(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def default_protocol(config: Config) -> Protocol:
     """The protocol a run's config asks for: `evaluation.lengths`, or 1, 2, 4, 8 and 16 times the training length."""
     asked = config.evaluation
     lengths = asked.lengths or tuple(config.data.context_length * 2**power for power in range(5))
-    return Protocol(lengths, asked.scalings, documents=asked.documents)
+    # Where documents were trained apart, none of them has ever followed an end-of-text token.
+    prefix = "none" if config.data.segments else "document"
+    return Protocol(lengths, asked.scalings, documents=asked.documents, prefix=prefix)
 
 
 def measure_perplexity(run: Run, protocol: Protocol) -> dict:
-    """A result document of perplexities of `run` under `protocol`, computed now, with a progress bar on stderr."""
-    cfg, eot = run.config.model, run.tokenizer.eot
-    documents = choose(run.data.documents(protocol.split), protocol)
-    lengths = {"training_length": run.config.data.context_length}
-    count = window_count(cfg, documents, protocol, eot=eot, **lengths)
-    with tqdm(total=count, desc=f"{run.workdir.name} perplexity", unit="window", disable=None) as bar:
+    """A result document of the perplexities of `run` under `protocol`, with a progress bar on stderr."""
+    cfg, eot, trained = run.config.model, run.tokenizer.eot, run.config.data.context_length
+    documents = choose(open_data(run).documents(protocol.split), protocol)
+    count = window_count(cfg, documents, protocol, training_length=trained, eot=eot)
+    with tqdm(total=count, desc=f"{run.workdir.name}: perplexity", unit="window", disable=None, leave=False) as bar:
         records = perplexities(
             cfg,
             run.params,
             documents,
             protocol,
+            training_length=trained,
             eot=eot,
             token_bytes=token_bytes(run.tokenizer),
             advance=bar.update,
-            **lengths,
         )
     return results.document("perplexity", run.provenance, dataclasses.asdict(protocol), records)
 
 
 def stored_perplexity(run: Run, protocol: Protocol) -> tuple[dict, Path]:
-    """The same, read from the run folder if it was measured there before, else measured and stored there."""
-    folder = run.workdir / "evaluation"
+    """The same with the file it is in: found in the run folder if measured before, else measured and stored there."""
+    folder = run.workdir / FOLDER
     found = results.find(folder, "perplexity", run.provenance, dataclasses.asdict(protocol))
     if found is not None:
-        return found[1], found[0]
-    path = folder / f"perplexity-{fingerprint({'step': run.step, **dataclasses.asdict(protocol)})}.json"
+        return found
+    path = folder / f"perplexity-{run.step}-{fingerprint(dataclasses.asdict(protocol))}.json"
     results.check_writable(path, "workdir")
     document = measure_perplexity(run, protocol)
     results.write(path, document)

@@ -30,20 +30,21 @@ def perplexity_table(document: dict) -> str:
         + [number(records[length, rule]["last"]["perplexity"]) for rule in scalings]
         for length in lengths
     ]
-    header = ["context", "trained", *scalings, *(f"{rule}, last" for rule in scalings)]
+    header = ["context", "of training", *scalings, *(f"{rule}, last" for rule in scalings)]
     return table(header, rows)
 
 
 def perplexity_caption(document: dict) -> str:
     """One paragraph that says what the numbers of `perplexity_table` are."""
     settings, provenance = document["settings"], document["provenance"]
-    measured = document["results"][0]
+    count = f"{len(document['results'][0]['documents'])} {settings['split']} documents"
     text = {
-        "first_n": f"the first tokens of the same {len(measured['documents'])} {settings['split']} documents at every length",
-        "nonoverlap": f"{len(measured['documents'])} whole {settings['split']} documents, cut into windows",
-        "sliding": f"{len(measured['documents'])} whole {settings['split']} documents, in sliding windows",
+        "same_text": f"the first {max(settings['lengths'])} tokens of {count}, in windows of each length",
+        "first_n": f"as many first tokens of {count}",
+        "nonoverlap": f"{count}, whole, in windows of each length",
+        "sliding": f"{count}, whole, in sliding windows",
     }[settings["mode"]]
     return (
-        f"Perplexity per token ({provenance['tokenizer']}) of {provenance['run']} at step {provenance['step']}, on {text}. "
-        f"last: the last min(256, length / 2) tokens of a window alone."
+        f"Perplexity of {provenance['run']} at step {provenance['step']} by context length, tokens: "
+        f"{provenance['tokenizer']}\n({text}; last: min(256, context / 2) tokens at the end of a window)"
     )

@@ -9,7 +9,7 @@ def first_token(place: int, length: int, mode: str, stride: int) -> int:
     """Index of the first text token that the token at `place` is predicted with, in windows of `length` tokens."""
     if mode == "first_n":
         return 0
-    if mode == "nonoverlap":
+    if mode in ("nonoverlap", "same_text"):
         return place - place % length
     late = max(0, place + 1 - length)  # how far the token lies beyond the first window
     return stride * int(np.ceil(late / stride))
