@@ -52,11 +52,15 @@ def attention(
             offsets = [int(key_positions[b, j]) - int(query_positions[b, i]) for j in js]
             for n in range(heads):
                 k, v = key[b, :, n // group], value[b, :, n // group]
-                logits = np.array([query[b, i, n] @ turn("qk", qk_frequencies, d) @ k[j] for j, d in zip(js, offsets, strict=True)])
+                logits = np.array(
+                    [query[b, i, n] @ turn("qk", qk_frequencies, d) @ k[j] for j, d in zip(js, offsets, strict=True)]
+                )
                 logits *= logit_scale / np.sqrt(head_dim)
                 weights = np.exp(logits - logits.max())
                 weights /= weights.sum()
-                out[b, i, n] = sum(w * (turn("v", v_frequencies, d) @ v[j]) for w, j, d in zip(weights, js, offsets, strict=True))
+                out[b, i, n] = sum(
+                    w * (turn("v", v_frequencies, d) @ v[j]) for w, j, d in zip(weights, js, offsets, strict=True)
+                )
     return out
 
 
