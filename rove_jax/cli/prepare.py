@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def prepare(argv: Sequence[str]) -> None:
+    """Parse `argv`, prepare the dataset unless it is there, and print what it holds."""
     parser = exits.Parser(prog="rove-prepare", description=DESCRIPTION, epilog="Any field of a recipe may follow.")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the dataset; new, or this very dataset")
     parser.add_argument("--config", metavar="FILE", help="recipe whose data fields are the defaults")

@@ -1,49 +1,14 @@
 """GPT-2's byte-pair encoding, computed by tiktoken: from its own cache or download, or from a folder of files."""
 
-import hashlib
 import json
-import struct
-from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str
 
-from rove_jax.data.tokenizers import checked
 from rove_jax.errors import UsageError
 
 END_OF_TEXT = "<|endoftext|>"
-PROBE = "It's 1790:\tthe  State's\r\n\n   of the Union -- 12,345 words; caf\u00e9 \u65e5\u672c \U0001f54a  \n"
-"""Text in which every rule of GPT-2's pre-tokenizer applies; two tokenizers that split it alike split alike."""
-
-
-class BytePairTokenizer:
-    """A byte-pair encoding in GPT-2's form, computed by tiktoken (Radford et al. 2019, "Language Models are
-    Unsupervised Multitask Learners", section 2.2)."""
-
-    name = "gpt2"
-
-    def __init__(self, encoding: tiktoken.Encoding) -> None:
-        self.encoding = encoding
-        self.vocab = encoding.n_vocab
-        self.eot = encoding.eot_token
-        digest = hashlib.sha256()
-        for id in range(self.vocab):
-            token = encoding.decode_single_token_bytes(id)
-            digest.update(struct.pack("<I", len(token)) + token)
-        digest.update(self.encode(PROBE).astype("<i4").tobytes())
-        self.identity = digest.hexdigest()
-
-    def encode(self, text: str) -> np.ndarray:
-        return np.asarray(self.encoding.encode_ordinary(text), np.int32)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        ids = checked(ids, self.vocab)
-        return self.encoding.decode_bytes(ids[ids != self.eot].tolist())
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self.decode_bytes(ids).decode("utf-8", "replace")
 
 
 def from_cache() -> tiktoken.Encoding:

@@ -1,10 +1,12 @@
 """Which record comes when: a permutation of the records per epoch that is computed, never stored.
 
-A Feistel network is a bijection of [0, 4^h) whatever its round function is; values outside [0, size) are sent round
-again until they fall inside, which makes it a bijection of [0, size) (Black and Rogaway 2002, "Ciphers with Arbitrary
-Finite Domains", section 3). It is written out here because the order is part of a run's identity: no library's update
-may change it.
+A Feistel network over pairs (left, right) with left < a, right < b is a bijection of [0, a b) whatever its round
+function is; values outside [0, size) are sent round again until they fall inside, which makes it a bijection of
+[0, size) (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", sections 3 and 4). It is written out here
+because the order is part of a run's identity: no library's update may change it.
 """
+
+import math
 
 import numpy as np
 
@@ -15,7 +17,7 @@ def records(examples: np.ndarray, *, size: int, seed: int) -> np.ndarray:
     """The record of each example, int64, same shape.
 
     examples: integers >= 0, numbered from the start of the run; example e is place e % size of epoch e // size. Within
-    an epoch every record 0 .. size - 1 comes once, in an order of that epoch and `seed` alone.
+    an epoch every record 0 .. size - 1 comes once, in an order that depends on the epoch and on `seed` alone.
     """
     epochs, places = np.divmod(np.asarray(examples, np.int64), size)
     result = np.empty_like(places)
@@ -28,20 +30,21 @@ def records(examples: np.ndarray, *, size: int, seed: int) -> np.ndarray:
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """Where a bijection of [0, size), chosen by `keys` (uint64 [ROUNDS]), sends each of `places` (uint64)."""
-    half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
-    values = network(places, half, keys)
+    values = network(places, size, keys)
     while (outside := values >= size).any():
-        values[outside] = network(values[outside], half, keys)
+        values[outside] = network(values[outside], size, keys)
     return values
 
 
-def network(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    """A balanced Feistel network on 2 x `half` bits. values: uint64."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for key in keys:
-        left, right = right, left ^ (mix(right + key) & mask)
-    return (left << half) | right
+def network(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+    """A bijection of [0, a b), where a b >= size is as close to it as a square of side a allows. values: uint64."""
+    a = np.uint64(math.isqrt(size - 1) + 1)
+    b = np.uint64(-(-size // int(a)))
+    left, right = np.divmod(values, b)
+    for even, odd in keys.reshape(-1, 2):
+        left = (left + mix(right + even) % a) % a
+        right = (right + mix(left + odd) % b) % b
+    return left * b + right
 
 
 def mix(values: np.ndarray) -> np.ndarray:

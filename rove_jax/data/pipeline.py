@@ -102,6 +102,7 @@ def rows_of(batch_size: int, process_index: int, process_count: int) -> range:
 
 
 def nonempty(prepared: Prepared, split: str) -> Windows:
+    """The windows of `split`. Raises `UsageError` if there are none."""
     windows = prepared.windows(split)
     if not len(windows):
         raise UsageError(f"{prepared.path}: the {split} split has no windows")

@@ -16,11 +16,13 @@ from tqdm import tqdm
 
 from rove_jax.config import Data, fingerprint
 from rove_jax.data import prepared, records, sources, tokenizers
+from rove_jax.data.documents import Source, Split
 from rove_jax.data.prepared import FORMAT, MANIFEST, Document, Prepared
+from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.data.windows import Packer
 from rove_jax.errors import RunError, UsageError
 
-SPLITS: tuple[sources.Split, ...] = ("train", "validation")
+SPLITS: tuple[Split, ...] = ("train", "validation")
 SMALL = 2**28
 """Bytes of text up to which a source is prepared without being asked: seconds, not hours."""
 
@@ -54,14 +56,14 @@ def cache_folder(data: Data) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rove_jax" / "data"
 
 
-def identify(source: sources.Source, tokenizer: tokenizers.Tokenizer, context_length: int) -> str:
+def identify(source: Source, tokenizer: Tokenizer, context_length: int) -> str:
     """Sixteen hex digits that name what these three are prepared into."""
     return fingerprint([FORMAT, source.fingerprint(), tokenizer.identity, context_length])
 
 
 def build(
-    source: sources.Source,
-    tokenizer: tokenizers.Tokenizer,
+    source: Source,
+    tokenizer: Tokenizer,
     context_length: int,
     folder: Path,
     *,
@@ -106,8 +108,7 @@ def locked(path: Path, progress: bool) -> Iterator[None]:
                 if progress:
                     print(f"waiting for another process, which prepares {path.parent}", file=sys.stderr)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The one before us deletes the file as it leaves; whoever then holds a deleted file holds nothing.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            if names(path, descriptor):
                 try:
                     yield
                 finally:
@@ -117,9 +118,17 @@ def locked(path: Path, progress: bool) -> Iterator[None]:
             os.close(descriptor)
 
 
+def names(path: Path, descriptor: int) -> bool:
+    """Whether `path` still is the open file: who holds a lock deletes its file, and those who waited hold nothing."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def write(
-    source: sources.Source,
-    tokenizer: tokenizers.Tokenizer,
+    source: Source,
+    tokenizer: Tokenizer,
     context_length: int,
     folder: Path,
     key: str,

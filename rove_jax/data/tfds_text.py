@@ -1,18 +1,23 @@
 """Text datasets of TensorFlow Datasets, read without TensorFlow: they must lie on the disk in ArrayRecord form."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 
-from rove_jax.data.sources import Split, Text, hashed_out
-from rove_jax.errors import UsageError, nearest
+from rove_jax.data import records
+from rove_jax.data.documents import Split, Text
+from rove_jax.data.held_out import hashed_out
+from rove_jax.errors import RunError, UsageError, nearest
 
 VALIDATION_SPLITS = ("validation", "valid", "dev", "test")
 """Names under which datasets hold text out, the preferred first."""
+READ = 256
+"""Examples read at once."""
 
 
 def load(name: str, data_dir: str | None, feature: str) -> "TfdsText":
@@ -29,8 +34,8 @@ def load(name: str, data_dir: str | None, feature: str) -> "TfdsText":
             f"data.source = 'tfds:{name}': {folder} is stored as {form}, not as array_record; {how_to(root, name)}"
         )
     features = dict(cast(tfds.features.FeaturesDict, builder.info.features).items())
-    if not isinstance(features.get(feature), tfds.features.Text):
-        texts = [key for key, value in features.items() if isinstance(value, tfds.features.Text)]
+    texts = [key for key, value in features.items() if is_text(value)]
+    if feature not in texts:
         raise UsageError(
             f"data.text_feature = {feature!r}: not a text of {name}, which has {', '.join(texts) or 'none'}"
             f"{nearest(feature, texts)}"
@@ -58,7 +63,13 @@ def find(root: Path, name: str) -> Path:
     )
 
 
+def is_text(feature: Any) -> bool:
+    """Whether a TFDS feature is one string (`Text` is the usual such feature, not the only one)."""
+    return isinstance(feature, tfds.features.Tensor) and feature.shape == () and feature.np_dtype == np.object_
+
+
 def how_to(root: Path, name: str) -> str:
+    """What to do about a dataset that is not there, or not whole, or in another form."""
     return f"prepare it with: tfds build {name} --file_format=array_record --data_dir={root}"
 
 
@@ -86,18 +97,23 @@ class TfdsText:
         count = self.builder.info.splits[part].num_examples
         held_out = hashed_out(identity(part, index) for index in range(count))
         inside = [identity(part, index) in held_out for index in range(count)]
-        yield from self.examples(part, "train", (index for index in range(count) if not inside[index]))
-        yield from self.examples(part, "validation", (index for index in range(count) if inside[index]))
+        yield from self.examples(part, "train", [index for index in range(count) if not inside[index]])
+        yield from self.examples(part, "validation", [index for index in range(count) if inside[index]])
 
-    def examples(self, part: str, split: Split, indices: Any) -> Iterator[Text]:
-        decoders = tfds.decode.PartialDecoding({self.feature: True})
-        source = self.builder.as_data_source(split=part, decoders=decoders)
-        for index in indices:
+    def examples(self, part: str, split: Split, indices: Sequence[int]) -> Iterator[Text]:
+        source = self.builder.as_data_source(split=part)
+        for start in range(0, len(indices), READ):
+            block = indices[start : start + READ]
             try:
-                text = source[index][self.feature].decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UsageError(f"{self.folder}: example {index} of {part} is not UTF-8 text") from error
-            yield Text(split, identity(part, index), text)
+                examples = source.__getitems__(block)
+            except (RuntimeError, IndexError, ValueError) as error:  # what array_record makes of a damaged file
+                raise RunError(f"{self.folder}: {part} cannot be read ({records.first_clause(error)})") from error
+            for index, example in zip(block, examples):
+                try:
+                    text = example[self.feature].decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UsageError(f"{self.folder}: example {index} of {part} is not UTF-8 text") from error
+                yield Text(split, identity(part, index), text)
 
     def fingerprint(self) -> str:
         """Of the files as they are; decoding every example to hash its text would take minutes."""
@@ -111,4 +127,5 @@ class TfdsText:
 
 
 def identity(part: str, index: int) -> str:
+    """The id of an example: its place in a TFDS split, which no later version of a dataset changes."""
     return f"{part}/{index:08d}"

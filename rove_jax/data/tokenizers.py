@@ -1,14 +1,18 @@
 """Text to token ids and back: raw bytes, which need no files, and GPT-2's byte-pair encoding."""
 
 import hashlib
+import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rove_jax.config import Data
 from rove_jax.errors import UsageError
+
+PROBE = "It's 1790:\tthe  State's\r\n\n   of the Union -- 12,345 words; caf\u00e9 \u65e5\u672c \U0001f54a  \n"
+"""Text in which every rule of GPT-2's pre-tokenizer applies; two tokenizers that split it alike split alike."""
 
 
 class Tokenizer(Protocol):
@@ -44,12 +48,40 @@ class ByteTokenizer:
     identity = hashlib.sha256(b"utf-8 bytes 0..255, end of text 256").hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        # Lone surrogates are the only text without UTF-8; they become "?", as U+FFFD would be three bytes for nothing.
+        # Lone surrogates are the only text that UTF-8 cannot hold; they become question marks.
         return np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.int32)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         ids = checked(ids, self.vocab)
         return ids[ids != self.eot].astype(np.uint8).tobytes()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+
+class BytePairTokenizer:
+    """A byte-pair encoding in GPT-2's form, computed by tiktoken (Radford et al. 2019, "Language Models are
+    Unsupervised Multitask Learners", section 2.2). `encoding`: a `tiktoken.Encoding` from `bpe`."""
+
+    name = "gpt2"
+
+    def __init__(self, encoding: Any) -> None:
+        self.encoding = encoding
+        self.vocab = encoding.n_vocab
+        self.eot = encoding.eot_token
+        digest = hashlib.sha256()
+        for id in range(self.vocab):
+            token = encoding.decode_single_token_bytes(id)
+            digest.update(struct.pack("<I", len(token)) + token)
+        digest.update(self.encode(PROBE).astype("<i4").tobytes())
+        self.identity = digest.hexdigest()
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.asarray(self.encoding.encode_ordinary(text), np.int32)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        ids = checked(ids, self.vocab)
+        return self.encoding.decode_bytes(ids[ids != self.eot].tolist())
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.decode_bytes(ids).decode("utf-8", "replace")
@@ -66,8 +98,8 @@ def load(data: Data) -> Tokenizer:
             "data.tokenizer = 'gpt2': needs the package tiktoken; pip install tiktoken, or use the tokenizer 'bytes'"
         ) from error
     if data.tokenizer_path is None:
-        return bpe.BytePairTokenizer(bpe.from_cache())
-    return bpe.BytePairTokenizer(bpe.from_folder(Path(data.tokenizer_path).expanduser()))
+        return BytePairTokenizer(bpe.from_cache())
+    return BytePairTokenizer(bpe.from_folder(Path(data.tokenizer_path).expanduser()))
 
 
 def checked(ids: Iterable[int], vocab: int) -> np.ndarray:
