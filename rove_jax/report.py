@@ -25,6 +25,10 @@ DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (
 
 def check_comparable(provenances: Sequence[dict]) -> None:
     """Raise `UsageError` naming the first difference that makes perplexities of these runs different quantities."""
+    folders = [provenance["checkpoint"] for provenance in provenances]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(f"workdirs: {folder} is named twice")
     first = provenances[0]
     for other in provenances[1:]:
         for name in COMPARABLE:
@@ -43,17 +47,14 @@ def differences(configs: Sequence[Config]) -> dict[str, list]:
 
 
 def labels(documents: Sequence[dict]) -> list[str]:
-    """A short name of each run: its variant where that tells the runs apart, else its folder too."""
-    variants = [VARIANTS[document["provenance"]["variant"]] for document in documents]
-    if len(set(variants)) == len(variants):
-        return variants
-    folders = [document["provenance"]["run"] for document in documents]
-    if len(set(folders)) < len(folders):
-        folders = [document["provenance"]["checkpoint"] for document in documents]
-    steps = [f" step {document['provenance']['step']}" for document in documents]
-    if len(set(folders)) == len(folders):
-        steps = [""] * len(folders)
-    return [f"{variant} ({folder}{step})" for variant, folder, step in zip(variants, folders, steps)]
+    """A short name of each run: its variant, with its folder's name or path where only that tells the runs apart."""
+    provenances = [document["provenance"] for document in documents]
+    names = [VARIANTS[p["variant"]] for p in provenances]
+    for place in ("run", "checkpoint"):
+        if len(set(names)) == len(names):
+            break
+        names = [f"{VARIANTS[p['variant']]} ({p[place]})" for p in provenances]
+    return names
 
 
 def records(document: dict) -> dict[tuple[int, str], dict]:
@@ -165,13 +166,9 @@ def figure(documents: Sequence[dict]) -> bytes:
             panels[1].plot(lengths, [record["last"]["perplexity"] or math.nan for record in found], **look)
             if place:
                 ratio = [relative[name, length, rule] for length in lengths]
-                values = [record["ratio"] for record in ratio]
-                bounds = [record["interval"] or (record["ratio"], record["ratio"]) for record in ratio]
-                spread = [
-                    [v - low for v, (low, _) in zip(values, bounds)],
-                    [high - v for v, (_, high) in zip(values, bounds)],
-                ]
-                panels[2].errorbar(lengths, values, spread, capsize=3, **look)
+                panels[2].plot(lengths, [record["ratio"] for record in ratio], **look)
+                bounds = [record["interval"] or (record["ratio"],) * 2 for record in ratio]
+                panels[2].vlines(lengths, *zip(*bounds), color=colour, linewidth=1)
     titles = ["whole windows", "last min(256, context / 2) tokens", f"relative to {names[0]} (whole windows)"]
     for axes, title in zip(panels, titles):
         dress(axes, lengths, trained)

@@ -1,0 +1,164 @@
+"""The eval commands on trained runs, from the words a person types to the files and lines that come out."""
+
+import json
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+from reference import perplexity as oracle
+
+from rove_jax import zoo
+from rove_jax.cli import eval as command
+from rove_jax.config import Evaluation
+from rove_jax.evaluation import runs
+from rove_jax.evaluation.at_end import evaluate_run
+from rove_jax.models import functional
+
+pytestmark = pytest.mark.slow  # two runs are trained, which is mostly compiling
+CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the runs `rope` and `rove`, alike but for the variant, and their text."""
+    folder = tmp_path_factory.mktemp("runs")
+    kept = {name: getattr(jax.config, name) for name in CACHE_OPTIONS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        tiny_runs.keep_programs(folder / "cache" / "rove_jax" / "xla")
+        data = tiny_runs.corpus(folder)
+        asked = Evaluation(lengths=(16, 32), documents=1, max_new_tokens=6)
+        for variant in ("rope", "rove"):
+            cfg = tiny_runs.settings(
+                data,
+                model={"variant": variant, "dropout": 0.0},
+                training={"steps": 3, "accumulation": 1},
+                evaluation=asked,
+            )
+            tiny_runs.train(cfg, folder / variant)
+        yield folder
+    for name, value in kept.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command: (exit code, lines of stdout, lines of stderr)."""
+
+    def call(*words) -> tuple[int, list[str], list[str]]:
+        code = command.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return call
+
+
+def test_perplexity_is_that_of_the_text_in_the_files(trained, run, tmp_path):
+    out = tmp_path / "out.json"
+    code, lines, _ = run("perplexity", "--workdir", trained / "rove", "--lengths", 16, 48, "--scaling", "none", "yarn",
+                         "--mode", "first_n", "--out", out)  # fmt: skip
+    assert code == 0 and lines[-1] == f"Written: {out}"
+    found = json.loads(out.read_text())
+    assert found["settings"]["mode"] == "first_n" and found["provenance"]["step"] == 3
+    loaded = zoo.load_model(trained / "rove")
+    model = loaded.config.model
+
+    @jax.jit
+    def after(tokens_bt, last):
+        hidden = functional.apply(model, loaded.params, tokens_bt).hidden[:, last]
+        return functional.unembed(model, loaded.params, hidden)[0, : model.vocab]
+
+    def next_logits(context):
+        return after(np.pad(context, (0, 48 - len(context))).astype(np.int32)[None], len(context) - 1)
+
+    [document] = found["results"][0]["documents"]
+    [path] = [path for path in (trained / "text").iterdir() if path.stem in document["id"]]
+    for record in found["results"]:
+        if record["scaling"] == "yarn":
+            continue
+        scored = oracle.token_nlls(
+            next_logits, list(path.read_bytes()), record["length"], "first_n", 0, "document", 256
+        )
+        np.testing.assert_allclose(record["perplexity"], oracle.perplexity([nats for *_, nats in scored]), rtol=1e-5)
+        # A byte is a token here, so that bits per byte are the logarithm.
+        np.testing.assert_allclose(record["bits_per_byte"], np.log2(record["perplexity"]), rtol=1e-12)
+    row = next(line for line in lines if line.startswith("|      48 |"))
+    shown = [float(cell) for cell in re.findall(r"\d+\.\d+", row)]
+    by_rule = {record["scaling"]: record for record in found["results"] if record["length"] == 48}
+    assert by_rule["yarn"]["factor"] == 3.0
+    expected = [by_rule["none"]["perplexity"], by_rule["yarn"]["perplexity"]]
+    np.testing.assert_allclose(shown[:2], expected, atol=5e-4)
+
+
+def test_what_a_run_shows_at_its_end_is_stored_and_compared_without_measuring_again(
+    trained, run, tmp_path, capsys, monkeypatch
+):
+    shown = evaluate_run(trained / "rove")
+    text = capsys.readouterr().out
+    assert shown["sample"].startswith("The condition of our") and shown["sample"] in text
+    assert "|      32 |          2x |" in text
+    for path in shown["files"]:
+        assert path in text
+    compare = ("compare", "--workdirs", trained / "rope", trained / "rove", "--out", tmp_path / "report")
+    code, lines, _ = run(*compare)
+    assert code == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["runs"][1] == shown["perplexity"], "the stored result is the one compared"
+    assert report["differ_in"] == {"model.variant": ["rope", "rove"]}
+    assert (tmp_path / "report" / "perplexity.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "report" / "report.md").read_text() in "\n".join(lines)
+
+    def measured_again(*arguments):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(runs, "measure_perplexity", measured_again)
+    assert run(*compare)[0] == 0
+    with pytest.raises(AssertionError, match="measured again"):  # control: other settings are not in the run folder
+        run(*compare, "--documents", 2)
+
+
+def test_runs_that_do_not_compare_are_refused(trained, run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(trained / "rove", other)
+    [metadata] = other.glob("checkpoints/3/metadata/metadata")
+    values = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**values, "data_fingerprint": "feed"}))
+    code, _, errors = run("compare", "--workdirs", trained / "rope", other, "--out", tmp_path / "report")
+    assert code == 2 and "rope and other are not comparable: data_fingerprint is" in errors[-1]
+    code, _, errors = run("perplexity", "--workdir", other)
+    assert code == 2 and "was trained with feed" in errors[-1]
+
+
+def test_generate_prints_the_prompt_and_goes_on_from_it(trained, run):
+    words = ("generate", "--workdir", trained / "rove", "--prompt", "the état", "--max-new-tokens", 20)
+    first, same, other = (run(*words, "--seed", seed) for seed in (1, 1, 2))
+    assert first[0] == 0 and first[1][0].startswith("the état")
+    assert first == same and first[1] != other[1]
+    assert "9 + 20 tokens go past the training length, 16" in first[2][0]
+    code, lines, _ = run("generate", "--workdir", trained / "rove", "--prompt", "", "--temperature", 0, "--top-k", 3)
+    assert code == 0 and "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("perplexity --workdir RUNS/none", "RUNS/none: no such folder"),
+        ("perplexity --workdir RUNS/rove --step 4", "checkpoints/4: no such checkpoint; there are .*3"),
+        ("perplexity --workdir RUNS/rove --step lst", "'lst' is neither last, best nor a step"),
+        ("perplexity --workdir RUNS/rove --lengths 16 100000", "no validation document has 100000 tokens"),
+        ("perplexity --workdir RUNS/rove --lenghts 16", "--lenghts.*did you mean --lengths"),
+        ("perplexity --workdir RUNS/rove --stride 4", "stride = 4: is read by mode sliding only"),
+        ("perplexity --workdir RUNS/none --out RUNS/text/0.txt/x", "--out = .*cannot be written there"),
+        ("compare --workdirs RUNS/none --out RUNS/text/0.txt", "--out = .*is a file"),
+        ("generate --workdir RUNS/rove --prompt x --temperature -1", "temperature = -1.0: must be at least 0"),
+        ("generate --workdir RUNS/rove --prompt x --max-new-tokens 0", "--max-new-tokens = 0"),
+        ("perplexty", "perplexty"),
+    ],
+)
+def test_wrong_words_end_in_one_line_and_exit_code_2(trained, run, words, message):
+    code, _, errors = run(*words.replace("RUNS", str(trained)).split())
+    assert code == 2
+    assert re.search(message.replace("RUNS", str(trained)), errors[-1]) and errors[-1].startswith("error: ")

@@ -1,0 +1,71 @@
+"""Result files: whole or absent, read back as written, and found again only for the same checkpoint and settings."""
+
+import json
+
+import pytest
+
+from rove_jax.errors import UsageError
+from rove_jax.evaluation import results
+from rove_jax.evaluation.tables import number, table
+
+PROVENANCE = {"step": 7, "config_hash": "c", "data_fingerprint": "d", "tokenizer_identity": "t", "run": "r"}
+SETTINGS = {"lengths": (16, 32), "mode": "first_n"}
+
+
+def written(path, provenance=PROVENANCE, settings=SETTINGS) -> dict:
+    document = results.document("perplexity", provenance, settings, [{"nll": 1.5}])
+    results.write(path, document)
+    return document
+
+
+def test_a_document_reads_back_and_names_what_made_it(tmp_path):
+    document = written(tmp_path / "new" / "perplexity-a.json")
+    assert results.read(tmp_path / "new" / "perplexity-a.json") == document
+    assert document["settings"]["lengths"] == [16, 32]
+    assert PROVENANCE.items() <= document["provenance"].items()
+    assert {"versions", "device", "command", "created"} <= document["provenance"].keys()
+    assert "jax" in document["provenance"]["versions"]
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "out.json"
+    written(path)
+    before = path.read_text()
+    with pytest.raises(ValueError):
+        results.write(path, {"nll": float("nan")})
+    assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_results_are_found_for_the_same_checkpoint_and_settings_only(tmp_path):
+    document = written(tmp_path / "perplexity-a.json")
+    written(tmp_path / "perplexity-b.json", settings={**SETTINGS, "mode": "sliding"})
+    (tmp_path / "perplexity-0.json").write_text("cut sho")
+    found = results.find(tmp_path, "perplexity", {**PROVENANCE, "run": "moved"}, SETTINGS)
+    assert found == (document, tmp_path / "perplexity-a.json")
+    assert results.find(tmp_path, "perplexity", PROVENANCE, {**SETTINGS, "lengths": (16,)}) is None
+    for name in results.SAME:
+        assert results.find(tmp_path, "perplexity", {**PROVENANCE, name: "other"}, SETTINGS) is None
+
+
+def test_what_is_no_result_file_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    for content in ("{", "[]", json.dumps({"schema": 99})):
+        path.write_text(content)
+        with pytest.raises(UsageError, match="x.json: not a result file"):
+            results.read(path)
+
+
+def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--out = .*cannot be written there"):
+        results.check_writable(tmp_path / "file" / "out.json", "--out")
+    with pytest.raises(UsageError, match="--out = .*is a folder"):
+        results.check_writable(tmp_path, "--out")
+    results.check_writable(tmp_path / "new" / "out.json", "--out")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_tables_are_aligned_markdown():
+    lines = table(["context", "none"], [["128", number(3.14159)], ["16384", number(None)]]).splitlines()
+    assert lines == ["| context |  none |", "|--------:|------:|", "|     128 | 3.142 |", "|   16384 |     - |"]
+    assert number(123456.7) == "1.235e+05" and number(999.9994) == "999.999"
