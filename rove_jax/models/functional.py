@@ -100,6 +100,15 @@ def unembed(cfg: Model, params: Params, hidden: Float[Array, "... D"]) -> Float[
 def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None) -> Store:
     """An empty cache for `length` tokens of `batch` rows: key and value [L, B, S, K, H] in `dtype` (cfg.dtype)."""
     shape = (cfg.layers, batch, length, cfg.kv_heads, cfg.head_dim)
-    slots = jnp.zeros((batch, length), jnp.int32)
-    empty = jnp.zeros(shape, dtype or cfg.dtype)
-    return Store(empty, empty, positions=slots, segments=slots, length=jnp.zeros((), jnp.int32))
+
+    def zeros(shape: tuple[int, ...], dtype: str) -> Array:
+        # A buffer each, or a caller could not donate the cache.
+        return jnp.zeros(shape, dtype)
+
+    return Store(
+        key=zeros(shape, dtype or cfg.dtype),
+        value=zeros(shape, dtype or cfg.dtype),
+        positions=zeros((batch, length), "int32"),
+        segments=zeros((batch, length), "int32"),
+        length=zeros((), "int32"),
+    )
