@@ -1,13 +1,13 @@
 """`rotary_attention` against the float64 definition, its invariances, its masks and its refusals, on every backend."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rove_jax.attention import chunked as chunked_module
 from rove_jax.attention import rotary_attention
 from rove_jax.config import Rotary, Scaling
 from rove_jax.errors import UsageError
@@ -20,10 +20,31 @@ YARN = Rotary(scaling=Scaling(rule="yarn", factor=32.0, original_length=128))
 BACKENDS = ("xla", "chunked")
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Chunks of 4 queries, so that short sequences cross several."""
-    monkeypatch.setattr(chunked_module, "CHUNK", 4)
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks():
+    """Blocks of 4 by 4, so that short sequences cross several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rove_jax.attention.chunked.CHUNK", 4)
+        jax.clear_caches()
+        yield
+    jax.clear_caches()
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=(
+        "rotary",
+        "value_rotary",
+        "is_causal",
+        "window",
+        "backend",
+        "contiguous",
+        "ablation_absolute_values",
+    ),
+)
+def compiled(*args, **kwargs):
+    """`rotary_attention` in one piece: what a model runs, and quicker here than operation by operation."""
+    return rotary_attention(*args, **kwargs)
 
 
 def inputs(seed=0, b=2, t=11, s=None, n=4, k=2, h=16, q_std=1.0, dtype=jnp.float32):
@@ -72,20 +93,19 @@ PAIRS = {
 def test_equals_the_definition_pair_by_pair(pair, backend):
     rotary, value_rotary = pair
     q, k, v = inputs()
-    out = rotary_attention(q, k, v, rotary=rotary, value_rotary=value_rotary, is_causal=True, backend=backend)
+    out = compiled(q, k, v, rotary=rotary, value_rotary=value_rotary, is_causal=True, backend=backend)
     np.testing.assert_allclose(out, oracle(q, k, v, rotary, value_rotary, causal(11)), atol=2e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("head_dim", [64, 80, 128])
-def test_error_and_shift_bounds(head_dim, backend, monkeypatch):
+def test_error_and_shift_bounds(head_dim, backend):
     """float32, q of standard deviation 3, T = 512: within 1e-5 of float64, and within 1e-5 under any common shift."""
-    monkeypatch.setattr(chunked_module, "CHUNK", 128)
     q, k, v = inputs(b=1, t=512, n=2, k=2, h=head_dim, q_std=3.0)
 
     def attend(shift):
         at = jnp.arange(512) + shift
-        return rotary_attention(
+        return compiled(
             q,
             k,
             v,
@@ -122,7 +142,7 @@ def test_gradients_equal_finite_differences_of_the_definition(backend):
     probe = np.random.default_rng(3).normal(size=q.shape)
 
     def loss(q, k, v):
-        out = rotary_attention(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, backend=backend)
+        out = compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, backend=backend)
         return (out * probe.astype(np.float32)).sum()
 
     grads = jax.grad(loss, argnums=(0, 1, 2))(q, k, v)
@@ -145,23 +165,23 @@ def test_one_token_returns_its_own_value(rotary, position):
     """Values turned twice, or YaRN's temperature on values, change the norm of a single token's output."""
     q, k, v = inputs(t=1, n=2, k=2)
     at = jnp.array([position])
-    out = rotary_attention(q, k, v, rotary=rotary, value_rotary=rotary, is_causal=True, query_positions=at)
+    out = compiled(q, k, v, rotary=rotary, value_rotary=rotary, is_causal=True, query_positions=at)
     np.testing.assert_allclose(out, v, atol=1e-6)
 
 
 def test_alpha_zero_is_rope_bit_for_bit():
     q, k, v = inputs()
     zero = dataclasses.replace(ROVE, alpha=0.0)
-    rope = rotary_attention(q, k, v, rotary=ROVE, value_rotary=None, is_causal=True)
-    assert (rotary_attention(q, k, v, rotary=ROVE, value_rotary=zero, is_causal=True) == rope).all()
-    assert not (rotary_attention(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True) == rope).all()
+    rope = compiled(q, k, v, rotary=ROVE, value_rotary=None, is_causal=True)
+    assert (compiled(q, k, v, rotary=ROVE, value_rotary=zero, is_causal=True) == rope).all()
+    assert not (compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True) == rope).all()
 
 
 def test_tokens_permuted_with_their_positions_permute_outputs():
     q, k, v = inputs()
     order = np.random.default_rng(0).permutation(11)
-    plain = rotary_attention(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True)
-    permuted = rotary_attention(
+    plain = compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True)
+    permuted = compiled(
         q[:, order],
         k[:, order],
         v[:, order],
@@ -177,7 +197,7 @@ def test_absolute_values_exist_only_by_their_name_and_leak_position():
     q, k, v = inputs()
 
     def shifted(shift, **ablation):
-        return rotary_attention(
+        return compiled(
             q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, query_positions=jnp.arange(11) + shift, **ablation
         )
 
@@ -192,9 +212,7 @@ def test_a_query_moves_with_the_keys_its_window_holds_and_no_other(window, is_ca
     q, k, v = inputs(t=13)
 
     def attend(v):
-        return rotary_attention(
-            q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=is_causal, window=window, backend=backend
-        )
+        return compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=is_causal, window=window, backend=backend)
 
     base = attend(v)
     for j in (0, 5, 12):
@@ -208,7 +226,7 @@ def test_a_query_moves_with_the_keys_its_window_holds_and_no_other(window, is_ca
 def test_queries_fewer_than_keys_follow_positions_not_indices(backend):
     q, k, v = inputs(t=3, s=9)
     qp, kp = jnp.array([4, 7, 8]), jnp.arange(9)
-    out = rotary_attention(
+    out = compiled(
         q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, query_positions=qp, key_positions=kp, backend=backend
     )
     seen = np.asarray(qp)[:, None] >= np.asarray(kp)[None, :]
@@ -225,7 +243,7 @@ def test_segments_and_restarting_positions(contiguous, backend):
     q, k, v = inputs()
 
     def attend(q, k, v):
-        return rotary_attention(
+        return compiled(
             q,
             k,
             v,
@@ -255,8 +273,8 @@ def test_segments_and_restarting_positions(contiguous, backend):
 def test_bfloat16_logits_of_any_size_are_summed_in_float32(backend):
     q, k, v = inputs(t=16, h=64, q_std=60.0, dtype=jnp.bfloat16)
     kwargs = {"rotary": None, "value_rotary": None, "is_causal": True, "backend": backend}
-    low = rotary_attention(q, k, v, **kwargs)
-    high = rotary_attention(*(x.astype(jnp.float32) for x in (q, k, v)), **kwargs)
+    low = compiled(q, k, v, **kwargs)
+    high = compiled(*(x.astype(jnp.float32) for x in (q, k, v)), **kwargs)
     assert low.dtype == jnp.bfloat16
     np.testing.assert_allclose(low.astype(jnp.float32), high, atol=2.0**-7 * float(jnp.abs(v).max()))
 
@@ -265,9 +283,7 @@ def test_vmap_jit_and_scan_with_traced_offsets():
     q, k, v = inputs(t=5)
 
     def attend(q, k, v, offset):
-        return rotary_attention(
-            q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, query_positions=jnp.arange(5) + offset
-        )
+        return compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, query_positions=jnp.arange(5) + offset)
 
     plain = attend(q, k, v, 0)
     stack = jax.tree.map(lambda x: jnp.stack([x, x]), (q, k, v))

@@ -1,41 +1,151 @@
-"""Exact attention in memory linear in the context: a chunk of queries at a time, scores recomputed backward."""
+"""Exact attention in memory linear in the context: softmax accumulated over blocks, forward and backward.
+
+The recurrence is that of FlashAttention (arXiv 2205.14135, algorithm 1; 2307.08691, algorithm 2) in plain JAX, as loops
+that the compiler cannot reorder; blocks that causality or the window hides from all of their queries are never visited.
+"""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
-from rove_jax.attention.dense import Key, Query, xla
+from rove_jax.attention.dense import Key, Query
 from rove_jax.attention.visibility import Visibility
 
 CHUNK = 512
-"""Queries per chunk: scores take B N CHUNK S floats."""
+"""Queries, and keys, per block: the scores of one block take B N CHUNK^2 floats."""
 
 
+@functools.partial(jax.jit, static_argnames="scale")  # or each eager call would compile its loops anew
 def chunked(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
-    """The result of `dense.xla`, one chunk of queries after another. Any mask; rows that see nothing return 0.
+    """Softmax in float32, a block of scores at a time. Any mask; rows that see nothing return 0.
 
-    Aligned positions skip the keys that causality or the window hides from a whole chunk.
+    Reverse-mode gradients only: the backward pass is written out, and forms each block of scores again.
     """
-    queries, keys = query.shape[1], key.shape[1]
-    spelled = visibility.spelled_out(queries, keys)
-    outs = []
-    for start in range(0, queries, CHUNK):
-        rows = slice(start, min(start + CHUNK, queries))
-        columns = reach(visibility, rows, keys)
-        attend = functools.partial(xla, scale=scale)
-        # Without a checkpoint the backward pass would keep the scores of every chunk.
-        part = jax.checkpoint(
-            lambda q, k, v, rows=rows, columns=columns, attend=attend: attend(q, k, v, spelled.cut(rows, columns))
-        )
-        outs.append(part(query[:, rows], key[:, columns], value[:, columns]))
-    return jnp.concatenate(outs, axis=1)
+    return differentiable(query, key, value, visibility, scale)
 
 
-def reach(visibility: Visibility, rows: slice, keys: int) -> slice:
-    """The range of keys that some query of `rows` may see."""
-    if not visibility.aligned:
-        return slice(0, keys)
-    behind = rows.start - (visibility.window - 1) if visibility.window else 0
-    ahead = rows.stop + (visibility.window - 1) if visibility.window else keys
-    return slice(max(behind, 0), rows.stop if visibility.causal else min(ahead, keys))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def differentiable(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
+    """The output of `forward`, with `backward` as its gradient."""
+    return forward(query, key, value, visibility, scale)[0]
+
+
+class Blocks(NamedTuple):
+    """Queries [i, B, c, K, G, H] and keys and values [j, B, c, K, H], cut and filled up to whole blocks."""
+
+    query: Array
+    key: Array
+    value: Array
+    visibility: Visibility
+    queries: int
+    keys: int
+
+    @staticmethod
+    def cut(query: Array, key: Array, value: Array, visibility: Visibility) -> "Blocks":
+        batch, queries, heads, head_dim = query.shape
+        keys, kv_heads = key.shape[1:3]
+        grouped = query.reshape(batch, queries, kv_heads, heads // kv_heads, head_dim)
+        spelled = visibility.spelled_out(queries, keys)
+        return Blocks(blocks(grouped), blocks(key), blocks(value), spelled, queries, keys)
+
+    def reach(self, i: Array) -> tuple[Array | int, Array | int]:
+        """The blocks of keys, first and one past the last, that some query of block i may see."""
+        size, end = self.key.shape[2], self.key.shape[0]
+        if not self.visibility.aligned:
+            return 0, end
+        window, first, last = self.visibility.window, i * self.query.shape[2], (i + 1) * self.query.shape[2]
+        start = 0 if window is None else jnp.maximum(first - (window - 1), 0) // size
+        if not self.visibility.causal:
+            last = end * size if window is None else last + window - 1
+        return start, jnp.minimum(-(-last // size), end)
+
+    def scores(self, i: Array, j: Array, scale: float) -> Array:
+        """Scaled logits of one block, float32 [B, K, G, c, c]; minus infinity where the key is not seen."""
+        q, k = self.query[i], self.key[j]
+        logits = product("bckgh,bdkh->bkgcd", q, k) * scale
+        mask = self.visibility.cut(i * q.shape[1], q.shape[1], j * k.shape[1], k.shape[1]).mask()
+        mask &= (j * k.shape[1] + jnp.arange(k.shape[1]) < self.keys)[None, None, None]
+        heads = (1, 1) if mask.shape[1] == 1 else logits.shape[1:3]
+        return jnp.where(mask.reshape(mask.shape[0], *heads, *mask.shape[2:]), logits, -jnp.inf)
+
+    def joined(self, x: Array, length: int) -> Array:
+        """[i, B, c, ...] back to [B, length, ...]."""
+        return x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :length]
+
+
+def forward(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> tuple[Array, tuple]:
+    """(output, what the backward pass needs)."""
+    parts = Blocks.cut(query, key, value, visibility)
+    shape = (query.shape[0], *parts.query.shape[3:5], parts.query.shape[2])
+
+    def queries(i: Array) -> tuple[Array, Array]:
+        def keys(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            top, total, mixed = state
+            scores = parts.scores(i, j, scale)
+            new_top = jnp.maximum(top, scores.max(-1))
+            # A row that has seen nothing yet has top = -inf; -inf - -inf would be NaN.
+            safe = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
+            weights, shrink = jnp.exp(scores - safe[..., None]), jnp.exp(top - safe)
+            added = product("bkgcd,bdkh->bkgch", weights.astype(value.dtype), parts.value[j])
+            return new_top, total * shrink + weights.sum(-1), mixed * shrink[..., None] + added
+
+        empty = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, query.shape[-1])))
+        top, total, mixed = jax.lax.fori_loop(*parts.reach(i), keys, empty)
+        # Of a row that sees nothing: output 0, and weights exp(score - inf) = 0 in the backward pass.
+        log_total = jnp.where(total > 0, jnp.where(total > 0, top, 0.0) + jnp.log(total), jnp.inf)
+        out = mixed / jnp.where(total > 0, total, 1.0)[..., None]
+        return out.transpose(0, 3, 1, 2, 4).astype(query.dtype), log_total
+
+    out, log_total = jax.lax.map(queries, jnp.arange(parts.query.shape[0]))
+    out = parts.joined(out, parts.queries).reshape(query.shape)
+    return out, (query, key, value, visibility, out, log_total)
+
+
+def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Array, None]:
+    """Gradients of query, key and value; none of the mask."""
+    query, key, value, visibility, out, log_total = saved
+    parts = Blocks.cut(query, key, value, visibility)
+    grads = blocks(grad.reshape(*query.shape[:2], *parts.query.shape[3:]))
+    # The softmax's own gradient needs sum_j A_ij dA_ij, which is the output times its gradient.
+    inner = blocks((out.astype(jnp.float32) * grad).sum(-1).reshape(*query.shape[:2], *parts.query.shape[3:5]))
+    inner = inner.transpose(0, 1, 3, 4, 2)
+
+    def queries(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
+        def keys(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            dquery, dkey, dvalue = state
+            weights = jnp.exp(parts.scores(i, j, scale) - log_total[i][..., None])
+            dweights = product("bckgh,bdkh->bkgcd", grads[i], parts.value[j])
+            dscores = (weights * (dweights - inner[i][..., None]) * scale).astype(query.dtype)
+            dquery += product("bkgcd,bdkh->bckgh", dscores, parts.key[j])
+            dkey = dkey.at[j].add(product("bkgcd,bckgh->bdkh", dscores, parts.query[i]))
+            dvalue = dvalue.at[j].add(product("bkgcd,bckgh->bdkh", weights.astype(value.dtype), grads[i]))
+            return dquery, dkey, dvalue
+
+        start = jnp.zeros(parts.query.shape[1:], jnp.float32)
+        dquery, dkey, dvalue = jax.lax.fori_loop(*parts.reach(i), keys, (start, *carry))
+        return (dkey, dvalue), dquery
+
+    zeros = jnp.zeros(parts.key.shape, jnp.float32)
+    (dkey, dvalue), dquery = jax.lax.scan(queries, (zeros, zeros), jnp.arange(parts.query.shape[0]))
+    dquery = parts.joined(dquery, parts.queries).reshape(query.shape)
+    dkey, dvalue = parts.joined(dkey, parts.keys), parts.joined(dvalue, parts.keys)
+    return dquery.astype(query.dtype), dkey.astype(key.dtype), dvalue.astype(value.dtype), None
+
+
+differentiable.defvjp(forward, backward)
+
+
+def blocks(x: Array) -> Array:
+    """[B, length, ...] to [blocks, B, c, ...], c = min(CHUNK, length), filled up with zeros."""
+    size = min(CHUNK, x.shape[1])
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), *((0, 0),) * (x.ndim - 2)))
+    return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
+
+
+def product(subscripts: str, a: Array, b: Array) -> Array:
+    """An einsum summed in float32, and with float32 products where the inputs are float32, whatever the platform."""
+    precision = "highest" if a.dtype == jnp.float32 else None
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32, precision=precision)

@@ -1,13 +1,23 @@
 """Which keys a query may see: one description for every backend, and the mask it spells out."""
 
+import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from rove_jax.errors import UsageError
 
+Index = Array | int
 
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    meta_fields=("causal", "window", "aligned"),
+    data_fields=("query_positions", "key_positions", "query_segments", "key_segments", "given"),
+)
 @dataclass(frozen=True)
 class Visibility:
     """Query t sees key s if they share a segment other than 0, s is not later (causal), and s is within the window.
@@ -20,29 +30,44 @@ class Visibility:
     window: int | None
     """Causal: the latest `window` positions, the query's own included. Otherwise as many on either side."""
     aligned: bool
-    query_positions: Int[Array, "*B T"] | None = None
-    key_positions: Int[Array, "*B S"] | None = None
-    query_segments: Int[Array, "B T"] | None = None
-    key_segments: Int[Array, "B S"] | None = None
-    given: Bool[Array, "#B #N T S"] | None = None
-    """A mask of the caller's own, on top of all else."""
+    # Arrays or None. As leaves of a pytree they may be anything in passing, so their types are not checked.
+    query_positions: Any = None
+    """int32 [T] or [B, T]."""
+    key_positions: Any = None
+    """int32 [S] or [B, S]."""
+    query_segments: Any = None
+    """int32 [B, T]."""
+    key_segments: Any = None
+    """int32 [B, S]."""
+    given: Any = None
+    """A mask of the caller's own on top of all else: bool [1 or B, 1 or N, T, S]."""
 
     @property
     def fused(self) -> bool:
         """Whether causality and window, by index, are all there is, so that a kernel can mask by itself."""
         return self.aligned and self.query_segments is None and self.given is None
 
-    def cut(self, queries: slice, keys: slice) -> "Visibility":
-        """The part for a range of queries and a range of keys, no longer aligned: positions are spelled out."""
-        assert self.query_positions is not None and self.key_positions is not None
+    def cut(self, query: Index, queries: int, key: Index, keys: int) -> "Visibility":
+        """The part for `queries` queries from `query` on and `keys` keys from `key` on; past the end, anything.
+
+        Positions must be spelled out.
+        """
+
+        def part(x: Array | None, start: Index, size: int, axis: int = -1) -> Array | None:
+            if x is None:
+                return None
+            spare = [(0, 0)] * x.ndim
+            spare[axis] = (0, -x.shape[axis] % size)
+            return jax.lax.dynamic_slice_in_dim(jnp.pad(x, spare), start, size, axis)
+
         return replace(
             self,
             aligned=False,
-            query_positions=self.query_positions[..., queries],
-            key_positions=self.key_positions[..., keys],
-            query_segments=None if self.query_segments is None else self.query_segments[:, queries],
-            key_segments=None if self.key_segments is None else self.key_segments[:, keys],
-            given=None if self.given is None else self.given[:, :, queries, keys],
+            query_positions=part(self.query_positions, query, queries),
+            key_positions=part(self.key_positions, key, keys),
+            query_segments=part(self.query_segments, query, queries),
+            key_segments=part(self.key_segments, key, keys),
+            given=part(part(self.given, query, queries, -2), key, keys),
         )
 
     def spelled_out(self, queries: int, keys: int) -> "Visibility":
