@@ -46,7 +46,7 @@ def segment_ids(tokens_bt: Int[Array, "B T"], eot: int) -> tuple[Int[Array, "B T
 def next_token_loss(
     cfg: Model,
     params: functional.Params,
-    tokens: Int[Array, "B T+1"],
+    tokens: Int[Array, "B L"],
     *,
     eot: int,
     segments: bool,

@@ -13,6 +13,8 @@ from rove_jax.training.run_folder import stored_config
 
 
 class Loaded(NamedTuple):
+    """A trained model and what is known of it."""
+
     config: config.Config
     """The run's, as stored in the checkpoint; its `evaluation` part is the one last asked for in the run folder."""
     params: Any

@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> exits.Parser:
+    """The arguments beside the fields of the recipe."""
     top = exits.Parser(
         prog="train",
         description="Train a language model as a recipe says. The same command again goes on where the run stopped.",
@@ -33,25 +34,31 @@ def parser() -> exits.Parser:
 
 
 def train(argv: Sequence[str] | None) -> int:
+    """What `main` does, errors raised."""
     arguments, overrides = parser().parse_known_args(argv)
     settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
     if arguments.profile < 0:
         raise UsageError(f"--profile {arguments.profile}: must be a number of steps")
-    # Until training watches for it, and after, SIGTERM ends the process in the usual way of Python programs.
-    signal.signal(signal.SIGTERM, terminate)
     if arguments.dry_run:
         return dry_run(settings)
     if arguments.workdir is None:
         raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
-    return run(settings, arguments.workdir, arguments.profile)
+    # Before and after the loop, which watches for it, SIGTERM ends the process as an exception would.
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        return run(settings, arguments.workdir, arguments.profile)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
+    """Handler of SIGTERM: leave, through every `finally`."""
     del number, frame
     sys.exit(143)
 
 
 def dry_run(settings: config.Config) -> int:
+    """Print the resolved config as JSON, and what it comes to here; make no folder, no cache, no array."""
     from rove_jax import distributed
     from rove_jax.training import plan
 
@@ -64,6 +71,7 @@ def dry_run(settings: config.Config) -> int:
 
 
 def run(settings: config.Config, workdir: Path, profile_steps: int) -> int:
+    """Train, say where everything is, and evaluate a finished run if its config wants that."""
     from rove_jax import distributed
 
     distributed.initialize()

@@ -220,5 +220,6 @@ def first_difference(stored: Any, wanted: Any) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
+    """An error in one line, however much Orbax says."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

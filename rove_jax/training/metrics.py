@@ -74,7 +74,7 @@ class Metrics:
 
 
 def encode(row: dict[str, Any]) -> str:
-    # NaN and infinity are not JSON; a row that has one is a bug here, since such a step ends the run.
+    """A row as a line of JSON, which knows no NaN: such a step ends the run and has no row."""
     return json.dumps(row, allow_nan=False) + "\n"
 
 

@@ -1,5 +1,6 @@
 """AdamW with warm-up and cosine decay, gradient clipping, and weight decay on matrices only."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import optax
 from rove_jax import config
 
 
-def learning_rate(optimizer: config.Optimizer, steps: int) -> optax.Schedule:
+def learning_rate(optimizer: config.Optimizer, steps: int) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """The rate of update number `count` (from 0) of a run of `steps` updates, float32.
 
     Update k = count + 1 has the rate peak k / warmup_steps up to k = warmup_steps, and then follows half a cosine that

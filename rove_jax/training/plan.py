@@ -15,6 +15,8 @@ from rove_jax.training import optimizer, state
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
+    """A config and what it comes to. See `make`."""
+
     settings: config.Config
     mesh: jax.sharding.Mesh
     choice: attention.Choice

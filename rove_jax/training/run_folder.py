@@ -91,6 +91,7 @@ def check_owner(path: Path, settings: config.Config) -> None:
 
 
 def used(path: Path) -> bool:
+    """Whether a run folder holds anything that training has brought forth."""
     return any((path / FOLDER).glob("[0-9]*")) or bool(read_rows(path / FILE))
 
 

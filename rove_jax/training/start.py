@@ -14,6 +14,8 @@ from rove_jax.training.run_folder import Origin
 
 @dataclasses.dataclass(frozen=True)
 class Start:
+    """A state to go on from."""
+
     state: state.State
     step: int
     source: str

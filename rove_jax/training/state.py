@@ -14,6 +14,8 @@ INITIAL_WEIGHTS, DROPOUT = 0, 1
 
 
 class State(NamedTuple):
+    """A pytree, donated to each update and given back by it."""
+
     params: Any
     optimizer: Any
     step: Any

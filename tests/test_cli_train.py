@@ -1,0 +1,127 @@
+"""The train command as a person types it, in processes of its own."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_runs import arrays, corpus, differing, rows, settings
+
+from rove_jax.cli import train as command
+from rove_jax.config import to_dict
+
+RECIPE = """
+from rove_jax.config import Config, from_dict
+
+def config():
+    return from_dict(Config, {values})
+"""
+
+
+@pytest.fixture(scope="module")
+def cfg(tmp_path_factory):
+    data = corpus(tmp_path_factory.mktemp("corpus"))
+    programs = tmp_path_factory.mktemp("programs")
+    training = {"steps": 300, "checkpoint_every": 10, "validation_every": 25, "compilation_cache": str(programs)}
+    return settings(data, training=training)
+
+
+@pytest.fixture(scope="module")
+def recipe(cfg, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "tiny.py"
+    path.write_text(RECIPE.format(values=to_dict(cfg)))
+    return path
+
+
+def words(recipe, workdir, *more: str) -> list[str]:
+    return [sys.executable, "-m", "train", "--config", str(recipe), "--workdir", str(workdir), *more]
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch, checkout):
+    monkeypatch.chdir(checkout)
+
+
+def test_a_dry_run_says_what_would_run_and_makes_nothing(recipe, cfg, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    assert command.main(["--config", str(recipe), "--dry-run", "--training.steps", "17"]) == 0
+    out = capsys.readouterr().out
+    described, end = json.JSONDecoder().raw_decode(out)
+    assert described == to_dict(settings(cfg.data, base=cfg, training={"steps": 17}))
+    for fact in (
+        "parameters     8,592",
+        "mesh           data 1, fsdp 1",
+        "attention      xla: ",
+        "not cudnn: needs an NVIDIA",
+    ):
+        assert fact in out[end:]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "more, line",
+    [
+        (["--training.step", "5"], "--training.step: no such field; did you mean --training.steps?"),
+        (["--model.attention", "flash"], "--model.attention"),
+        (["--model.attention", "cudnn"], "attention = 'cudnn': needs an NVIDIA GPU, the mesh is on cpu"),
+        (["--data.path", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["--optimizer.peak-lr", "-1"], "optimizer.peak_lr = -1.0: must be above 0"),
+        (["--mesh.data", "99"], "needs 99 devices"),
+        (["--profile", "-1"], "--profile -1"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_code_2(recipe, tmp_path, capsys, more, line):
+    assert command.main(["--config", str(recipe), "--workdir", str(tmp_path / "run"), *more]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1].startswith("error: ") and line in err[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_exit_code_1(recipe, capsys):
+    assert command.main(["--config", str(recipe), "--workdir", "/proc/run"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: /proc/run: ")
+
+
+def wait_for_rows(workdir: Path, count: int, process: subprocess.Popen) -> None:
+    """Return when the run in `workdir` has written more than `count` rows."""
+    deadline = time.monotonic() + 120
+    while len(rows(workdir, "step")) <= count:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_been(recipe, cfg, tmp_path, capsys):
+    """SIGKILL twice, at moments drawn by chance, then SIGTERM, then to the end; and once straight through."""
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    assert command.main(words(recipe, straight)[3:]) == 0
+    out = capsys.readouterr().out
+    assert "step 300 of 300: finished" in out and str(straight / "metrics.jsonl") in out
+
+    draw = random.Random(0)
+    saved = 0
+    for sign in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
+        with subprocess.Popen(words(recipe, killed), stdout=subprocess.DEVNULL) as process:
+            wait_for_rows(killed, saved + 15, process)
+            time.sleep(draw.uniform(0.0, 0.15))
+            process.send_signal(sign)
+            process.wait(timeout=60)
+        assert process.returncode == (143 if sign == signal.SIGTERM else -signal.SIGKILL)
+        steps = [int(path.name) for path in (killed / "checkpoints").iterdir() if path.name.isdigit()]
+        reached = rows(killed, "step")[-1][0]
+        # One save may have been under way, and the rows of the steps after the last one are still there.
+        assert reached - 20 <= max(steps) <= reached
+        saved = reached
+    assert max(steps) == saved, "SIGTERM saves the step it stops at"
+
+    assert command.main(words(recipe, killed)[3:]) == 0
+    assert differing(arrays(cfg, killed, 300), arrays(cfg, straight, 300)) == set()
+    numbers = ("step", "loss", "validation_loss", "learning_rate")
+    assert rows(killed, *numbers) == rows(straight, *numbers)
+    capsys.readouterr()
+    assert command.main(words(recipe, killed)[3:]) == 0
+    assert "was finished before" in capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""The mesh and the table of axes: what lies where, what is refused, and that results do not depend on it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+from tiny_runs import SETTINGS, settings
+
+from rove_jax import config, sharding
+from rove_jax.errors import UsageError
+from rove_jax.models import functional
+from rove_jax.training import plan, state, step
+
+
+def mesh_of(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
+    return sharding.make_mesh(config.Mesh(data=data, fsdp=fsdp, tensor=tensor))
+
+
+def test_a_mesh_takes_what_is_left_and_has_automatic_axes():
+    mesh = mesh_of(-1, 2, 2)
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert mesh_of(1, 2, 1).devices.flatten().tolist() == jax.devices()[:2]
+
+
+@pytest.mark.parametrize("sizes, words", [((4, 4, 1), "needs 16 devices, there are 8"), ((-1, 3, 1), "mesh.data = -1")])
+def test_a_mesh_that_does_not_fit_is_refused(sizes, words):
+    with pytest.raises(UsageError, match=words):
+        mesh_of(*sizes)
+
+
+def test_where_each_kind_of_parameter_lies():
+    model, mesh = SETTINGS.model, mesh_of(2, 2, 2)
+    placed = sharding.parameters(functional.axes(model), functional.abstract(model), mesh)
+    attention, mlp = placed["blocks"]["attention"], placed["blocks"]["mlp"]
+    found = {
+        "embedding": placed["embedding"].spec,
+        "query": attention["query"]["kernel"].spec,
+        "query bias": attention["query"]["bias"].spec,
+        "value": attention["value"]["kernel"].spec,
+        "out": attention["out"]["kernel"].spec,
+        "up": mlp["up"]["kernel"].spec,
+        "down": mlp["down"]["kernel"].spec,
+        "scale": placed["norm"]["scale"].spec,
+    }
+    assert found == {
+        "embedding": PartitionSpec("tensor", "fsdp"),
+        "query": PartitionSpec(None, "fsdp", "tensor", None),
+        "query bias": PartitionSpec(None, "tensor", None),
+        "value": PartitionSpec(None, "fsdp", "tensor", None),
+        "out": PartitionSpec(None, "tensor", None, "fsdp"),
+        "up": PartitionSpec(None, "fsdp", "tensor"),
+        "down": PartitionSpec(None, "tensor", "fsdp"),
+        "scale": PartitionSpec("fsdp"),
+    }
+
+
+def test_what_cannot_lie_there_is_refused_by_the_name_of_the_parameter():
+    mesh = mesh_of(1, 2, 4)
+    with pytest.raises(UsageError, match=r"mesh.tensor = 4: does not divide axis 'heads' = 2 of blocks.query"):
+        sharding.partition("blocks.query", ("model", "heads"), (16, 2), mesh)
+    with pytest.raises(UsageError, match=r"gate: axes 'heads' and 'mlp' both lie along mesh axis 'tensor'"):
+        sharding.partition("gate", ("heads", "mlp"), (4, 4), mesh)
+    with pytest.raises(UsageError, match=r"gate: axis 'expert' has no rule"):
+        sharding.partition("gate", ("expert",), (4,), mesh)
+    assert sharding.partition("gate", ("heads", "model"), (4, 4), mesh) == PartitionSpec("tensor", "fsdp")
+    with pytest.raises(
+        UsageError, match=r"mesh.tensor = 4: does not divide axis 'kv_heads' = 2 of blocks.attention.key"
+    ):
+        plan.make(settings(SETTINGS.data, mesh={"data": 1, "tensor": 4}))
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    with pytest.raises(UsageError, match="training.batch_size = 4: .* 2 accumulation parts on 8 devices"):
+        plan.make(settings(SETTINGS.data, mesh={"data": 8}))
+
+
+def test_optimizer_state_lies_where_its_parameter_lies():
+    cfg = settings(SETTINGS.data, training={"batch_size": 8}, mesh={"data": 2, "fsdp": 2, "tensor": 2})
+    made = plan.make(cfg)
+    kernel = made.target.params["blocks"]["mlp"]["up"]["kernel"].sharding
+    moments = [
+        leaf.sharding
+        for path, leaf in jax.tree_util.tree_leaves_with_path(made.target.optimizer)
+        if jax.tree_util.keystr(path).endswith("['up']['kernel']")
+    ]
+    assert moments == [kernel, kernel]
+    scalars = [leaf for leaf in jax.tree.leaves(made.target.optimizer) if not leaf.shape]
+    assert scalars and all(leaf.sharding.is_fully_replicated for leaf in scalars)
+
+
+def updates(cfg: config.Config, count: int):
+    """The state after `count` updates, and their losses."""
+    made = plan.make(cfg)
+    update = step.compile_update(cfg, made.model, 256, made.optimizer, made.target, made.mesh)
+    current = state.create(cfg, made.optimizer, made.target)
+    placed = {leaf.sharding for leaf in jax.tree.leaves(current.params)}
+    assert placed == {leaf.sharding for leaf in jax.tree.leaves(made.target.params)}
+    draw, losses = np.random.RandomState(0), []
+    for _ in range(count):
+        tokens = draw.randint(0, 257, (cfg.training.batch_size, cfg.data.context_length + 1)).astype(np.int32)
+        current, metrics = update(current, jax.device_put(tokens, sharding.batch(made.mesh)))
+        losses.append(float(metrics["loss"]))
+    assert {leaf.sharding for leaf in jax.tree.leaves(current.params)} == placed
+    return current, losses
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_mesh():
+    """Ten updates of 8 rows, dropout included, on one device and on eight arranged in two ways."""
+    shape = {"batch_size": 8, "accumulation": 1, "steps": 10}
+    base = settings(SETTINGS.data, training=shape, model={"scan_layers": True})
+    alone, expected = updates(settings(base.data, base=base, mesh={"data": 1}), 10)
+    assert len(set(expected)) == 10
+    for sizes in ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        spread, losses = updates(settings(base.data, base=base, mesh=sizes), 10)
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+        first, second = jax.device_get((alone.params, spread.params))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), first, second)
+
+
+def test_initial_weights_do_not_depend_on_the_mesh():
+    models = []
+    for sizes in ({"data": 1}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        cfg = settings(SETTINGS.data, training={"batch_size": 8}, mesh=sizes)
+        made = plan.make(cfg)
+        models.append(jax.device_get(state.create(cfg, made.optimizer, made.target).params))
+    jax.tree.map(np.testing.assert_array_equal, *models)
+    assert float(jnp.std(models[0]["embedding"])) > 0
