@@ -1,5 +1,6 @@
 """Preparation: what is on the disk is exactly the text, in TFDS's form, and appears whole or not at all."""
 
+import hashlib
 import threading
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_few_documents_leave_no_side_empty(count):
     for start in range(50):
         held_out = sources.hashed_out([f"{n}.txt" for n in range(start, start + count)])
         assert 1 <= len(held_out) < count
+
+
+def test_documents_that_would_all_be_held_out_leave_one_for_training():
+    share = {id: hashlib.sha256(id.encode()).digest() for id in map(str, range(200))}
+    both = [id for id in share if share[id][0] < 256 // 20][:2]
+    assert len(both) == 2, "two ids in the lowest twentieth"
+    assert sources.hashed_out(both) == {min(both, key=share.__getitem__)}
 
 
 def test_a_single_file_is_cut_at_a_line(tmp_path):
