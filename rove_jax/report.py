@@ -178,7 +178,6 @@ def figure(documents: Sequence[dict]) -> bytes:
     if relative:
         panels[2].axhline(1.0, color="0.45", linewidth=1, zorder=0)
         panels[2].set_ylabel("ratio of perplexities, 95% interval")
-        panels[2].legend(frameon=False)
     image = io.BytesIO()
     drawing.savefig(image, format="png", dpi=160)
     return image.getvalue()
@@ -192,7 +191,9 @@ def dress(axes, lengths: Sequence[int], trained: int) -> None:
     axes.set_xticks(lengths, [str(length) for length in lengths])
     low, high = axes.get_ylim()
     # Over a short range the round numbers of a log scale are too far apart.
-    axes.yaxis.set_major_locator(MaxNLocator(7) if high / low < 5 else LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_locator(
+        MaxNLocator(7, steps=[1, 2, 5, 10]) if high / low < 5 else LogLocator(subs=(1, 2, 3, 5))
+    )
     axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())

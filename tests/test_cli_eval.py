@@ -120,6 +120,18 @@ def test_what_a_run_shows_at_its_end_is_stored_and_compared_without_measuring_ag
         run(*compare, "--documents", 2)
 
 
+def test_contexts_that_no_document_fills_are_left_out_at_the_end_of_a_run(trained, tmp_path, capsys):
+    usual = tmp_path / "usual"
+    shutil.copytree(trained / "rove", usual, ignore=shutil.ignore_patterns("evaluation"))
+    stored = json.loads((usual / "config.json").read_text())
+    stored["evaluation"]["lengths"] = []
+    (usual / "config.json").write_text(json.dumps(stored))
+    assert 128 <= max(path.stat().st_size for path in (trained / "text").iterdir()) < 256
+    shown = evaluate_run(usual)
+    assert shown["perplexity"]["settings"]["lengths"] == [16, 32, 64, 128]
+    assert "No validation document has 256 tokens" in capsys.readouterr().out
+
+
 def test_runs_that_do_not_compare_are_refused(trained, run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(trained / "rove", other)

@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def job(argv: Sequence[str] | None) -> None:
+    """What `main` does, errors raised."""
     arguments = parser().parse_args(argv)
     from rove_jax import distributed
 
@@ -28,6 +29,7 @@ def job(argv: Sequence[str] | None) -> None:
 
 
 def parser() -> exits.Parser:
+    """The command line: a subcommand for each job, whose function is the default of `run`."""
     top = exits.Parser(prog="eval", description="Measure trained runs, compare them, sample text from them.")
     jobs = top.add_subparsers(required=True, metavar="JOB", title="jobs")
 
@@ -57,6 +59,7 @@ def parser() -> exits.Parser:
 
 
 def protocol_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a checkpoint and a `Protocol`."""
     parser.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
     parser.add_argument(
         "--lengths",
