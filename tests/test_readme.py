@@ -1,4 +1,4 @@
-"""Every command in the README and in CONTRIBUTING is one that the project has."""
+"""Every command in the documents is one that the project has, and every link leads somewhere."""
 
 import re
 import shlex
@@ -25,7 +25,8 @@ def commands(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-COMMANDS = [words for name in ("README.md", "CONTRIBUTING.md") for words in commands((ROOT / name).read_text())]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("train/*.md"), *ROOT.glob("eval/*.md")])
+COMMANDS = [words for path in DOCUMENTS for words in commands(path.read_text())]
 
 
 class UnderstoodError(Exception):
@@ -89,6 +90,13 @@ def test_a_documented_command_is_understood(words: list[str]) -> None:
 def test_the_check_sees_a_wrong_command(line: str) -> None:
     with pytest.raises((ValueError, AssertionError)):
         check(shlex.split(line))
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    links = [
+        (path, target) for path in DOCUMENTS for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+    ]
+    assert links and [(path.name, target) for path, target in links if not (path.parent / target).exists()] == []
 
 
 def test_the_two_first_commands_are_there() -> None:
