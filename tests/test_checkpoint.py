@@ -16,7 +16,7 @@ from rove_jax.errors import RunError, UsageError
 from rove_jax.training import checkpoint, plan, state
 from rove_jax.training.checkpoint import Checkpoints
 
-CFG = settings(SETTINGS.data, training={"batch_size": 8}, model={"scan_layers": True})
+CFG = settings(SETTINGS.data, training={"batch_size": 8})
 RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_identity": "t"}
 
 

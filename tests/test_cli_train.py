@@ -26,7 +26,7 @@ def config():
 def cfg(tmp_path_factory):
     data = corpus(tmp_path_factory.mktemp("corpus"))
     programs = tmp_path_factory.mktemp("programs")
-    training = {"steps": 300, "checkpoint_every": 10, "validation_every": 25, "compilation_cache": str(programs)}
+    training = {"steps": 150, "checkpoint_every": 10, "validation_every": 25, "compilation_cache": str(programs)}
     return settings(data, training=training)
 
 
@@ -100,7 +100,7 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_been(recipe, cfg, tmp
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     assert command.main(words(recipe, straight)[3:]) == 0
     out = capsys.readouterr().out
-    assert "step 300 of 300: finished" in out and str(straight / "metrics.jsonl") in out
+    assert "step 150 of 150: finished" in out and str(straight / "metrics.jsonl") in out
 
     draw = random.Random(0)
     saved = 0
@@ -119,7 +119,7 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_been(recipe, cfg, tmp
     assert max(steps) == saved, "SIGTERM saves the step it stops at"
 
     assert command.main(words(recipe, killed)[3:]) == 0
-    assert differing(arrays(cfg, killed, 300), arrays(cfg, straight, 300)) == set()
+    assert differing(arrays(cfg, killed, 150), arrays(cfg, straight, 150)) == set()
     numbers = ("step", "loss", "validation_loss", "learning_rate")
     assert rows(killed, *numbers) == rows(straight, *numbers)
     capsys.readouterr()

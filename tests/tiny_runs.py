@@ -13,7 +13,9 @@ from rove_jax.training.checkpoint import Checkpoints, by_path
 from rove_jax.training.metrics import read_rows
 
 SETTINGS = config.Config(
-    model=config.Model(layers=2, width=16, query_heads=2, kv_heads=2, head_dim=8, mlp_width=32, dropout=0.1),
+    model=config.Model(
+        layers=2, width=16, query_heads=2, kv_heads=2, head_dim=8, mlp_width=32, dropout=0.1, scan_layers=True
+    ),
     data=config.Data(source="files", context_length=16, path="set by `settings`"),
     optimizer=config.Optimizer(peak_lr=1e-2, warmup_steps=2),
     training=config.Training(
