@@ -120,13 +120,15 @@ def undocumented(source: str) -> list[str]:
 
 
 def acts(source: str) -> list[str]:
-    """Statements of a module that do something when it is imported, besides defining names."""
+    """Statements of a module that do something when it is imported, besides defining names and their derivatives."""
     kinds = ast.For | ast.While | ast.With | ast.Try | ast.Delete | ast.Global
-    return [
-        f"line {node.lineno}: {ast.unparse(node)}"
-        for node in ast.parse(source).body
-        if isinstance(node, kinds) or (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))
-    ]
+    found = []
+    for node in ast.parse(source).body:
+        call = node.value if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant) else None
+        derivative = isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".defvjp", ".defjvp"))
+        if isinstance(node, kinds) or (call and not derivative):
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
@@ -145,7 +147,7 @@ def test_these_checks_see_what_they_look_for() -> None:
     assert complaints(Path("rove_jax/common/x.py"), "x = 1\n" * 301) != complaints(Path("rove_jax/common/x.py"), "")
     assert undocumented("def f():\n    return 1\n\ndef _g():\n    return 2\n") == ["", "f"]
     assert undocumented('"""Module."""\nclass A:\n    """Class."""\n') == []
-    assert len(acts('"""Doc."""\nX = 1\nprint(X)\nfor x in []:\n    pass\n')) == 2
+    assert len(acts('"""Doc."""\nX = 1\nprint(X)\nf.defvjp(X, X)\nfor x in []:\n    pass\n')) == 2
 
 
 def python(program: str, *words: str) -> str:
