@@ -1,7 +1,6 @@
-"""`rotary_attention` against the float64 definition, its invariances, its masks and its refusals, on every backend."""
+"""`rotary_attention` against the float64 definition, its invariances and its refusals, on every backend."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,70 +10,11 @@ import pytest
 from rove_jax.attention import rotary_attention
 from rove_jax.config import Rotary, Scaling
 from rove_jax.errors import UsageError
-from rove_jax.rotary import frequencies, logit_scale
+from rove_jax.rotary import frequencies
+from tests.attention_cases import BACKENDS, ROVE, causal, compiled, inputs, oracle, small_chunks  # noqa: F401
 from tests.reference import attention as reference
 
-NONE = np.zeros(0)
-ROVE = Rotary()
 YARN = Rotary(scaling=Scaling(rule="yarn", factor=32.0, original_length=128))
-BACKENDS = ("xla", "chunked")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_chunks():
-    """Blocks of 4 by 4, so that short sequences cross several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rove_jax.attention.chunked.CHUNK", 4)
-        jax.clear_caches()
-        yield
-    jax.clear_caches()
-
-
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "rotary",
-        "value_rotary",
-        "is_causal",
-        "window",
-        "backend",
-        "contiguous",
-        "ablation_absolute_values",
-    ),
-)
-def compiled(*args, **kwargs):
-    """`rotary_attention` in one piece: what a model runs, and quicker here than operation by operation."""
-    return rotary_attention(*args, **kwargs)
-
-
-def inputs(seed=0, b=2, t=11, s=None, n=4, k=2, h=16, q_std=1.0, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(seed), 3)
-    shapes = ((b, t, n, h), (b, s or t, k, h), (b, s or t, k, h))
-    q, k, v = (jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True))
-    return q * q_std, k, v
-
-
-def oracle(q, k, v, rotary, value_rotary, seen, qp=None, kp=None):
-    b, t, _, h = q.shape
-    qp = np.broadcast_to(np.arange(t) if qp is None else np.asarray(qp), (b, t))
-    kp = np.broadcast_to(np.arange(k.shape[1]) if kp is None else np.asarray(kp), (b, k.shape[1]))
-    return reference.attention(
-        q,
-        k,
-        v,
-        qk_frequencies=NONE if rotary is None else frequencies(rotary, h),
-        v_frequencies=NONE if value_rotary is None else frequencies(value_rotary, h),
-        seen=np.broadcast_to(seen, (b, t, k.shape[1])),
-        query_positions=qp,
-        key_positions=kp,
-        logit_scale=logit_scale(rotary),
-        pairing=(rotary or value_rotary or ROVE).pairing,
-    )
-
-
-def causal(t):
-    return np.tril(np.ones((t, t), bool))
-
 
 PAIRS = {
     "nope": (None, None),
@@ -203,70 +143,6 @@ def test_absolute_values_exist_only_by_their_name_and_leak_position():
 
     assert jnp.abs(shifted(0) - shifted(50)).max() < 1e-5
     assert jnp.abs(shifted(0, ablation_absolute_values=True) - shifted(50, ablation_absolute_values=True)).max() > 0.1
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("window", [None, 1, 4, 100])
-def test_a_query_moves_with_the_keys_its_window_holds_and_no_other(window, is_causal, backend):
-    q, k, v = inputs(t=13)
-
-    def attend(v):
-        return compiled(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=is_causal, window=window, backend=backend)
-
-    base = attend(v)
-    for j in (0, 5, 12):
-        moved = np.flatnonzero(jnp.abs(attend(v.at[:, j].add(1.0)) - base).max((0, 2, 3)) > 0)
-        reach = window or 13
-        expected = [i for i in range(13) if abs(i - j) < reach and (i >= j or not is_causal)]
-        assert moved.tolist() == expected
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_queries_fewer_than_keys_follow_positions_not_indices(backend):
-    q, k, v = inputs(t=3, s=9)
-    qp, kp = jnp.array([4, 7, 8]), jnp.arange(9)
-    out = compiled(
-        q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, query_positions=qp, key_positions=kp, backend=backend
-    )
-    seen = np.asarray(qp)[:, None] >= np.asarray(kp)[None, :]
-    np.testing.assert_allclose(out, oracle(q, k, v, ROVE, ROVE, seen, qp, kp), atol=2e-6)
-
-
-SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 3, 0, 0], [0, 0, 1, 1, 1, 1, 5, 5, 5, 5, 5]])
-RESTARTING = np.array([[0, 1, 2, 0, 1, 2, 3, 0, 1, 0, 1], [0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 4]])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("contiguous", [True, False])
-def test_segments_and_restarting_positions(contiguous, backend):
-    q, k, v = inputs()
-
-    def attend(q, k, v):
-        return compiled(
-            q,
-            k,
-            v,
-            rotary=ROVE,
-            value_rotary=ROVE,
-            is_causal=True,
-            query_positions=jnp.asarray(RESTARTING),
-            segments=jnp.asarray(SEGMENTS),
-            contiguous=contiguous,
-            backend=backend,
-        )
-
-    same = (SEGMENTS[:, :, None] == SEGMENTS[:, None, :]) & (SEGMENTS != 0)[:, None, :]
-    out = attend(q, k, v)
-    np.testing.assert_allclose(out, oracle(q, k, v, ROVE, ROVE, same & causal(11), RESTARTING, RESTARTING), atol=2e-6)
-    assert (out[0, 9:] == 0).all() and (out[1, :2] == 0).all()
-    # No value and no gradient crosses from one document to another, nor out of padding.
-    grads = jax.grad(lambda *x: attend(*x)[0, 3:7].sum(), argnums=(0, 1, 2))(q, k, v)
-    for grad in grads:
-        assert (grad[1] == 0).all() and (grad[0, :3] == 0).all() and (grad[0, 7:] == 0).all()
-        assert jnp.isfinite(grad).all() and jnp.abs(grad[0, 3:7]).max() > 0
-    nothing = jax.grad(lambda *x: attend(*x)[0, 9:].sum(), argnums=(0, 1, 2))(q, k, v)
-    assert all((grad == 0).all() for grad in nothing)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -84,7 +84,8 @@ class Scaling:
                 math.isclose(implied, self.factor, rel_tol=1e-9),
                 f"{at}.factor",
                 self.factor,
-                f"conflicts with maximum_length / original_length = {self.maximum_length} / {self.original_length} = {implied:g}; drop one of the three",
+                f"conflicts with maximum_length / original_length = {self.maximum_length} / {self.original_length}"
+                f" = {implied:g}; drop one of the three",
             )
         if self.rule == "dynamic_ntk":
             require(
@@ -144,7 +145,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Which rotation R_t a head gets at position t: R_t = blockdiag_m Rot(alpha t w_m), w_m = base^(-2m / dims), then scaled."""
+    """The rotation R_t of a head: R_t = blockdiag_m Rot(alpha t w_m) with w_m = base^(-2m / dims), then scaled."""
 
     base: float = 10_000.0
     dims: int | None = None

@@ -16,7 +16,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type, values: dict[str, Any], at: str = "") -> Any:
-    """The dataclass that `to_dict` came from. An unknown key raises `UsageError` naming it and the nearest right one."""
+    """The dataclass that `to_dict` came from. Raises `UsageError` naming an unknown key and the nearest right one."""
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in hints:

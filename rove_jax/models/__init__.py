@@ -1,0 +1,1 @@
+"""The decoder and its functional form, named sizes, and what they cost."""
