@@ -18,7 +18,7 @@ from rove_jax.training.checkpoint import FOLDER, Checkpoints
 from rove_jax.training.metrics import Clock, Metrics, Progress
 from rove_jax.training.profile import Profile
 from rove_jax.training.run_folder import RECORD, Origin, RunFolder, check_owner, versions
-from rove_jax.training.step import compile_update
+from rove_jax.training.step import Update, compile_update
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 from rove_jax.training.validation import Validation
 
@@ -118,43 +118,52 @@ class Trainer:
             yield jax.make_array_from_process_local_data(where, rows)
 
     def train(self, start: starts.Start, end: int, workdir: Path, *, profile_steps: int, writer: bool) -> Result:
-        """Updates `start.step` + 1 to `end`, or to a signal. The numbers of one are read while the next one runs."""
-        plan, step, state = self.plan, start.step, start.state
-        profile = Profile(workdir / PROFILE, first=step, end=end, count=profile_steps)
-        with Report(workdir, plan.settings, step, writer=writer) as report, StopRequest() as request, profile:
+        """Updates `start.step` + 1 to `end`, or to a signal; all of it is saved when this returns."""
+        plan = self.plan
+        with StopRequest() as request:
             update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
-            batches = self.batches(step)
-            report.clock.restart(step)
-            batch = report.fetch(batches)
-            unread: dict[str, jax.Array] | None = None
-            while step < end and not request.signal:
-                with profile.update(step):
-                    state, metrics = update(state, batch)
-                if step + 1 < end:
-                    batch = report.fetch(batches)
-                if unread is not None:
-                    report.row(step, self.read(step, unread))
-                step, unread = step + 1, metrics
-                profile.updated(step, state)
-                validates, saves = self.due(step, end)
-                if validates or saves or request.signal:
-                    # Only a state whose own numbers have been read, and are finite, is validated and saved.
-                    numbers, unread = self.read(step, unread), None
-                    with report.clock.pausing():
-                        loss = self.validation.loss(state.params) if validates else None
-                    # The row first: a kill in between then costs a row that is written again, not one that is missing.
-                    report.row(step, numbers, loss)
-                    best = self.checkpoints.best_loss()
-                    if saves or request.signal or (loss is not None and (best is None or loss < best)):
-                        with report.clock.pausing():
-                            self.checkpoints.save(state, self.record, loss)
+            report = Report(workdir, plan.settings, start.step, writer=writer)
+            profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
+            with report, profile:
+                step = self.updates(update, start, end, report, profile, request)
+                self.checkpoints.wait()
+        code = EXIT_CODES[request.signal] if request.signal else 0
+        best, best_loss = self.checkpoints.best(), self.checkpoints.best_loss()
+        return Result(step, step - start.step, step == self.settings.steps, code, best, best_loss)
+
+    def updates(
+        self, update: Update, start: starts.Start, end: int, report: "Report", profile: Profile, request: StopRequest
+    ) -> int:
+        """The loop itself; returns the step it got to. The numbers of an update are read while the next one runs."""
+        step, state = start.step, start.state
+        batches = self.batches(step)
+        batch = report.fetch(batches)
+        unread: dict[str, jax.Array] | None = None
+        while step < end and not request.signal:
+            with profile.update(step):
+                state, metrics = update(state, batch)
+            if step + 1 < end:
+                batch = report.fetch(batches)
             if unread is not None:
                 report.row(step, self.read(step, unread))
-                self.checkpoints.save(state, self.record)
-            self.checkpoints.wait()
-        code = EXIT_CODES[request.signal] if request.signal else 0
-        best = self.checkpoints
-        return Result(step, step - start.step, step == self.settings.steps, code, best.best(), best.best_loss())
+            step, unread = step + 1, metrics
+            profile.updated(step, state)
+            validates, saves = self.due(step, end)
+            if validates or saves or request.signal:
+                # Only a state whose own numbers have been read, and are finite, is validated and saved.
+                numbers, unread = self.read(step, unread), None
+                with report.clock.pausing():
+                    loss = self.validation.loss(state.params) if validates else None
+                # The row first: a kill in between then costs a row that is written again, not one that is missing.
+                report.row(step, numbers, loss)
+                best = self.checkpoints.best_loss()
+                if saves or request.signal or (loss is not None and (best is None or loss < best)):
+                    with report.clock.pausing():
+                        self.checkpoints.save(state, self.record, loss)
+        if unread is not None:
+            report.row(step, self.read(step, unread))
+            self.checkpoints.save(state, self.record)
+        return step
 
     def due(self, step: int, end: int) -> tuple[bool, bool]:
         """Whether to validate, and whether to save, after `step` updates."""

@@ -11,6 +11,9 @@ from rove_jax import config, losses, sharding
 from rove_jax.training import optimizer as schedules
 from rove_jax.training.state import State, dropout_key, shardings
 
+Update = Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]
+"""(state, tokens [B, T + 1]) to (state, numbers)."""
+
 
 def update(
     settings: config.Config,
@@ -65,7 +68,7 @@ def compile_update(
     optimizer: optax.GradientTransformation,
     target: State,
     mesh: jax.sharding.Mesh,
-) -> Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]]:
+) -> Update:
     """`update`, traced and compiled once, ahead of its first call. The state given to it is donated."""
     placed = shardings(target)
 
