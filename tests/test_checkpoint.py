@@ -22,7 +22,7 @@ RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_ide
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    keep_programs(tmp_path_factory.mktemp("programs"))
+    keep_programs(tmp_path_factory)
     return plan.make(CFG)
 
 

@@ -1,6 +1,5 @@
 """The loop: what it saves and when, what stops it, and in which order it does things."""
 
-import dataclasses
 import json
 import math
 import os
@@ -8,33 +7,20 @@ import signal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from tiny_runs import arrays, corpus, keep_programs, rows, settings, train
+from tiny_runs import changed, corpus, keep_programs, rows, saved_steps, settings, train
 
 from rove_jax import losses, zoo
-from rove_jax.config import Rotary
 from rove_jax.data import prepare
-from rove_jax.errors import RunError, UsageError
+from rove_jax.errors import RunError
 from rove_jax.training import loop
-from rove_jax.training.checkpoint import Checkpoints
-from rove_jax.training.run_folder import take
 from rove_jax.training.validation import Validation
 
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
-    keep_programs(tmp_path_factory.mktemp("programs"))
+    keep_programs(tmp_path_factory)
     return settings(corpus(tmp_path_factory.mktemp("corpus")))
-
-
-def changed(cfg, **parts):
-    return settings(cfg.data, base=cfg, **parts)
-
-
-def saved_steps(workdir) -> list[int]:
-    with Checkpoints(workdir) as checkpoints:
-        return checkpoints.steps()
 
 
 def around_update(monkeypatch, act) -> None:
@@ -176,136 +162,6 @@ def test_a_row_written_after_the_last_checkpoint_is_not_there_twice(cfg, tmp_pat
     path.write_text(path.read_text() + '{"step": 3, "loss": 1.0}\n{"step": 4, "lo')
     train(cfg, tmp_path)
     assert [row[0] for row in rows(tmp_path, "step")] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(
-    "parts, words",
-    [
-        ({"seed": 1}, "seed = 1: .* began with 0"),
-        ({"optimizer": {"peak_lr": 0.5}}, "optimizer.peak_lr = 0.5: .* began with 0.01"),
-        ({"training": {"batch_size": 8}}, "training.batch_size = 8"),
-        ({"training": {"steps": 7}}, "training.steps = 7"),
-        ({"model": {"width": 32}}, "model.width = 32"),
-        ({"model": {"variant": "rope"}}, "model.variant = 'rope': .* began with 'rove'"),
-    ],
-)
-def test_another_run_is_refused_by_the_field_that_differs(cfg, tmp_path_factory, parts, words):
-    workdir = tmp_path_factory.getbasetemp() / "two_steps"
-    if not workdir.exists():
-        train(changed(cfg, training={"stop_after": 2}), workdir)
-    before = (workdir / "config.json").read_text()
-    with pytest.raises(UsageError, match=words):
-        train(changed(cfg, **parts), workdir)
-    assert (workdir / "config.json").read_text() == before and saved_steps(workdir) == [2]
-
-
-@pytest.mark.slow
-def test_what_makes_no_other_run_may_change(cfg, tmp_path):
-    train(changed(cfg, training={"stop_after": 3}), tmp_path / "run")
-    free = changed(
-        cfg,
-        training={"log_every": 2, "keep_last": 5, "checkpoint_every": 1, "validation_every": 3},
-        model={"attention": "chunked", "remat": "full"},
-        evaluation={"documents": 3},
-        mesh={"data": 2},
-    )
-    result = train(free, tmp_path / "run")
-    assert (result.trained, result.finished) == (3, True)
-    assert zoo.load_model(tmp_path / "run").config == free
-    train(cfg, tmp_path / "straight")
-    left, right = arrays(cfg, tmp_path / "run", 6), arrays(cfg, tmp_path / "straight", 6)
-    assert all(abs(left[name] - right[name]).max() < 1e-4 for name in left)
-
-
-def test_a_run_that_came_to_nothing_may_be_replaced(cfg, tmp_path, monkeypatch):
-    def fail(*inputs):
-        raise MemoryError
-
-    monkeypatch.setattr(loop, "compile_update", fail)
-    for seed in (0, 1):
-        with pytest.raises(MemoryError):
-            train(changed(cfg, seed=seed), tmp_path)
-        assert json.loads((tmp_path / "config.json").read_text())["seed"] == seed
-
-
-def test_other_data_are_refused(cfg, tmp_path):
-    train(changed(cfg, training={"stop_after": 2}), tmp_path / "run")
-    text = tmp_path / "text"
-    text.mkdir()
-    for index in range(2):
-        (text / f"{index}.txt").write_text("other words " * 40)
-    other = settings(dataclasses.replace(cfg.data, path=str(text)), base=cfg)
-    with pytest.raises(UsageError, match="data.source: data_fingerprint is .*, the run in .* was trained with"):
-        train(other, tmp_path / "run")
-    assert saved_steps(tmp_path / "run") == [2]
-
-
-def test_a_folder_that_is_no_run_is_refused(cfg, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds files but no config.json"):
-        train(cfg, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_a_folder_in_use_is_refused(cfg, tmp_path):
-    with take(tmp_path / ".lock"), pytest.raises(UsageError, match="another process is training in it"):
-        train(cfg, tmp_path)
-    assert train(changed(cfg, training={"stop_after": 1}), tmp_path).step == 1
-
-
-def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(cfg, tmp_path):
-    with pytest.raises(UsageError, match="model.vocab = 200: tokenizer bytes has 257 tokens"):
-        train(changed(cfg, model={"vocab": 200}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture(scope="module")
-def rope_run(cfg, tmp_path_factory):
-    """Two steps of a RoPE run."""
-    workdir = tmp_path_factory.mktemp("rope") / "run"
-    train(changed(cfg, model={"variant": "rope"}, training={"stop_after": 2}), workdir)
-    return workdir
-
-
-def started_from(cfg, source, **model):
-    return changed(cfg, model=model, training={"init_from": str(source), "stop_after": 1})
-
-
-def test_rope_weights_start_a_rove_run(cfg, rope_run, tmp_path, monkeypatch):
-    begun = []
-    find = loop.starts.find
-
-    def watched(*inputs):
-        start = find(*inputs)
-        begun.append(jax.device_get(start.state))
-        return start
-
-    monkeypatch.setattr(loop.starts, "find", watched)
-    train(started_from(cfg, rope_run), tmp_path)
-    assert begun[0].step == 0
-    jax.tree.map(np.testing.assert_array_equal, begun[0].params, jax.device_get(zoo.load_model(rope_run).params))
-    assert not any(leaf.any() for leaf in jax.tree.leaves(begun[0].optimizer)), "weights alone"
-    assert rows(tmp_path, "step", "learning_rate") == [(1, pytest.approx(0.005))]
-    assert zoo.load_model(tmp_path).metadata["start"].endswith("at step 2")
-
-
-@pytest.mark.parametrize(
-    "model, words",
-    [
-        ({"rotary": Rotary(pairing="interleaved")}, "model.rotary.pairing is 'half' there and 'interleaved' here"),
-        ({"rotary": Rotary(base=5e5)}, "model.rotary.base is 10000.0 there and 500000.0 here"),
-        ({"rotary": Rotary(dims=4)}, "model.rotary.dims is 8 there and 4 here"),
-        ({"mlp_width": 64}, "params blocks.mlp.down.kernel: stored is float32.*wanted is float32"),
-    ],
-)
-def test_weights_that_mean_something_else_are_refused(cfg, rope_run, tmp_path, model, words):
-    with pytest.raises(UsageError, match=words):
-        train(started_from(cfg, rope_run, **model), tmp_path)
-
-
-def test_a_folder_without_weights_is_no_start(cfg, tmp_path):
-    with pytest.raises(UsageError, match="training.init_from = .*: no such folder"):
-        train(started_from(cfg, tmp_path / "nowhere"), tmp_path / "run")
 
 
 def test_a_profile_is_written_of_the_steps_asked_for(cfg, tmp_path):

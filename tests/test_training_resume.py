@@ -19,7 +19,7 @@ NUMBERS = ("step", "loss", "grad_norm", "learning_rate", "validation_loss")
 
 @pytest.fixture(scope="module")
 def cfg(tmp_path_factory):
-    keep_programs(tmp_path_factory.mktemp("programs"))
+    keep_programs(tmp_path_factory)
     return settings(corpus(tmp_path_factory.mktemp("corpus")))
 
 

@@ -18,7 +18,7 @@ SEGMENTS = dataclasses.replace(SETTINGS.data, segments=True)
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(tmp_path_factory):
-    keep_programs(tmp_path_factory.mktemp("programs"))
+    keep_programs(tmp_path_factory)
 
 
 def tokens(rows: int, *, seed: int = 0) -> np.ndarray:

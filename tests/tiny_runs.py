@@ -1,11 +1,13 @@
 """Runs small enough to train in a test: their text, their settings, and how two of them are compared."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from rove_jax import config, distributed
 from rove_jax.training import loop, plan
@@ -52,6 +54,11 @@ def settings(data: config.Data, *, base: config.Config = SETTINGS, **parts: Any)
     return dataclasses.replace(base, data=data, **replaced)
 
 
+def changed(cfg: config.Config, **parts: Any) -> config.Config:
+    """`cfg` with fields replaced."""
+    return settings(cfg.data, base=cfg, **parts)
+
+
 def train(cfg: config.Config, workdir: Path, **options: Any) -> loop.Result:
     """`loop.run`, silent."""
     return loop.run(cfg, workdir, say=lambda line: None, **options)
@@ -62,6 +69,12 @@ def arrays(cfg: config.Config, workdir: Path, step: int) -> dict[str, np.ndarray
     with Checkpoints(workdir) as checkpoints:
         state = checkpoints.restore(step, plan.make(cfg).target)
     return {name: np.asarray(leaf) for name, leaf in by_path(state._asdict()).items()}
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    """Steps of the checkpoints of a run."""
+    with Checkpoints(workdir) as checkpoints:
+        return checkpoints.steps()
 
 
 def differing(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> set[str]:
@@ -81,7 +94,8 @@ def rows(workdir: Path, *names: str) -> list[tuple]:
     return [tuple(row.get(name) for name in names) for row in read_rows(workdir / "metrics.jsonl")]
 
 
-def keep_programs(folder: Path) -> None:
-    """Keep compiled programs in `folder` for the rest of the tests: runs here differ mostly in where they stop."""
-    distributed.keep_compiled(str(folder))
+def keep_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep compiled programs for the rest of the tests, in one place for all workers: runs differ in little."""
+    folder = tmp_path_factory.getbasetemp()
+    distributed.keep_compiled(str((folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
