@@ -69,6 +69,7 @@ def test_the_run_folder_describes_the_run(cfg, tmp_path):
         "loss",
         "validation_loss",
         "grad_norm",
+        "parameter_norm",
         "learning_rate",
         "tokens_per_second",
         "step_seconds",
@@ -112,10 +113,19 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(cfg, tmp_path,
     assert train(changed(cfg, training={"checkpoint_every": 2}), tmp_path).trained == 4
 
 
-def test_a_gradient_that_is_not_finite_stops_it_too(cfg, tmp_path, monkeypatch):
-    around_update(monkeypatch, lambda step, state, metrics: {**metrics, "grad_norm": jnp.float32(math.inf)})
-    with pytest.raises(RunError, match="step 1: grad_norm is inf; no checkpoint was saved before"):
+@pytest.mark.parametrize("name, cause", [("grad_norm", math.inf), ("parameter_norm", math.nan)])
+def test_a_state_that_is_not_finite_stops_it_though_the_loss_is(cfg, tmp_path, monkeypatch, name, cause):
+    around_update(monkeypatch, lambda step, state, metrics: {**metrics, name: jnp.float32(cause)})
+    with pytest.raises(RunError, match=f"step 1: {name} is {cause}; no checkpoint was saved before"):
         train(cfg, tmp_path)
+    assert saved_steps(tmp_path) == []
+
+
+def test_weights_that_overflow_are_seen_in_the_step_that_made_them(cfg, tmp_path):
+    """The loss and the gradient of that step come from the weights before it, and are finite."""
+    with pytest.raises(RunError, match="step 1: parameter_norm is inf"):
+        train(changed(cfg, optimizer={"peak_lr": 3e38, "warmup_steps": 0}, training={"checkpoint_every": 1}), tmp_path)
+    assert saved_steps(tmp_path) == []
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -60,6 +60,13 @@ def test_what_makes_no_other_run_may_change(cfg, tmp_path):
     assert all(abs(left[name] - right[name]).max() < 1e-4 for name in left)
 
 
+def test_a_finished_run_notes_what_is_to_be_evaluated_now(cfg, tmp_path):
+    short = changed(cfg, training={"stop_after": 2})
+    train(short, tmp_path)
+    assert train(changed(short, evaluation={"documents": 3}), tmp_path).trained == 0
+    assert zoo.load_model(tmp_path).config.evaluation.documents == 3
+
+
 def test_a_run_that_came_to_nothing_may_be_replaced(cfg, tmp_path, monkeypatch):
     def fail(*inputs):
         raise MemoryError

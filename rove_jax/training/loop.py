@@ -17,7 +17,7 @@ from rove_jax.training import start as starts
 from rove_jax.training.checkpoint import FOLDER, Checkpoints
 from rove_jax.training.metrics import Clock, Metrics, Progress
 from rove_jax.training.profile import Profile
-from rove_jax.training.run_folder import RECORD, Origin, RunFolder, check_owner, versions
+from rove_jax.training.run_folder import RECORD, Origin, RunFolder, check_owner, stored_config, versions
 from rove_jax.training.step import Update, compile_update
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 from rove_jax.training.validation import Validation
@@ -89,6 +89,9 @@ def already_there(settings: config.Config, workdir: Path, end: int) -> Result | 
         step = checkpoints.latest() or 0
         if step < end:
             return None
+        if distributed.is_writer() and stored_config(workdir) != config.to_dict(settings):
+            with RunFolder(workdir, settings):
+                pass  # what may change has changed, such as what to evaluate, and is on record now
         return Result(step, 0, step >= settings.training.steps, 0, checkpoints.best(), checkpoints.best_loss())
 
 

@@ -53,12 +53,15 @@ def update(
     count = jnp.maximum(weight, 1.0)
     gradient = jax.tree.map(lambda leaf: leaf / count, gradient)
     changes, moments = optimizer.update(gradient, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, changes)
+    # If these are finite, so is the new state: the moments come from the gradient, the weights are in their own norm.
     metrics = {
         "loss": loss / count,
         "grad_norm": optax.tree.norm(gradient),
+        "parameter_norm": optax.tree.norm(params),
         "learning_rate": schedules.learning_rate(settings.optimizer, settings.training.steps)(state.step),
     }
-    return State(optax.apply_updates(state.params, changes), moments, state.step + 1), metrics
+    return State(params, moments, state.step + 1), metrics
 
 
 def compile_update(
