@@ -78,6 +78,17 @@ def test_a_run_that_came_to_nothing_may_be_replaced(cfg, tmp_path, monkeypatch):
         assert json.loads((tmp_path / "config.json").read_text())["seed"] == seed
 
 
+def test_a_field_younger_than_the_run_has_its_default(cfg, tmp_path):
+    train(changed(cfg, training={"stop_after": 1}), tmp_path)
+    path = tmp_path / "config.json"
+    stored = json.loads(path.read_text())
+    del stored["model"]["norm_epsilon"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match="model.norm_epsilon = 0.1: .* began with 1e-05"):
+        train(changed(cfg, model={"norm_epsilon": 0.1}), tmp_path)
+    assert train(changed(cfg, training={"stop_after": 1}), tmp_path).trained == 0
+
+
 def test_other_data_are_refused(cfg, tmp_path):
     train(changed(cfg, training={"stop_after": 2}), tmp_path / "run")
     text = tmp_path / "text"

@@ -83,6 +83,8 @@ def check_owner(path: Path, settings: config.Config) -> None:
         if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
             raise UsageError(f"{path}: holds files but no {CONFIG}, so it is no run; give --workdir a new folder")
         return
+    # Through `Config`, so that a field that is younger than the run has its default there.
+    stored = config.to_dict(config.from_dict(config.Config, stored))
     changed = first_change(stored, config.to_dict(settings))
     if changed and used(path):
         name, before, now = changed
