@@ -49,7 +49,7 @@ def run(
 
     `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler.
 
-    Raises `UsageError`, before anything is written, for settings that cannot run here or are not those of the run in
+    Raises `UsageError`, before any training, for settings that cannot run here or are not those of the run in
     `workdir`; `RunError` for a loss that is not finite or a disk that takes no more, the last good checkpoint kept.
     """
     workdir = Path(workdir)
@@ -64,10 +64,10 @@ def run(
         raise UsageError(
             f"model.vocab = {settings.model.vocab}: tokenizer {tokenizer.name} has {tokenizer.vocab} tokens"
         )
-    prepared = prepare.ensure(settings.data, progress=distributed.is_writer())
+    writer = distributed.is_writer()
+    prepared = prepare.ensure(settings.data, progress=writer)
     origin = Origin(prepared.fingerprint, tokenizer.identity)
 
-    writer = distributed.is_writer()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(RunFolder(workdir, settings)) if writer else None
         checkpoints = stack.enter_context(Checkpoints(workdir, keep_last=settings.training.keep_last))
