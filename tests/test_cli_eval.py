@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     kept = {name: getattr(jax.config, name) for name in CACHE_OPTIONS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        tiny_runs.keep_programs(folder / "cache" / "rove_jax" / "xla")
+        tiny_runs.keep_programs(tmp_path_factory)
         data = tiny_runs.corpus(folder)
         asked = Evaluation(lengths=(16, 32), documents=1, max_new_tokens=6)
         for variant in ("rope", "rove"):
