@@ -5,9 +5,8 @@
 | 0 | done |
 | 1 | the run failed; what is on disk is whole |
 | 2 | a wrong argument, recipe or input |
-| 130 | interrupted (Ctrl-C) |
+| 130, 143 | asked to stop by Ctrl-C or SIGTERM; a training run has saved a checkpoint |
 | 141 | the reader of our output went away, as in `... | head` |
-| 143 | asked to stop (SIGTERM), and stopped with a checkpoint saved |
 """
 
 import argparse
@@ -39,7 +38,7 @@ unless the code that opened the file has turned them into a `UsageError`."""
 def run(main: Callable[[], int | None]) -> int:
     """Call `main` and return the exit code of the process; `None` from `main` is 0.
 
-    A `SystemExit` raised inside keeps its code (143 after a SIGTERM). Anything that is not listed above propagates.
+    A `SystemExit` raised inside keeps its code. Anything that is not listed above propagates.
     """
     try:
         code = main()
