@@ -24,6 +24,7 @@ def job(argv: Sequence[str] | None) -> None:
     arguments = parser().parse_args(argv)
     from rove_jax import distributed
 
+    distributed.keep_freed_memory()
     distributed.keep_compiled()
     arguments.run(arguments)
 

@@ -74,6 +74,7 @@ def run(settings: config.Config, workdir: Path, profile_steps: int) -> int:
     """Train, say where everything is, and evaluate a finished run if its config wants that."""
     from rove_jax import distributed
 
+    distributed.keep_freed_memory()
     distributed.initialize()
     cache = distributed.keep_compiled(settings.training.compilation_cache)
     from rove_jax.training import loop
