@@ -18,6 +18,6 @@ def config() -> Config:
         model=Model(variant=VARIANT, layers=4, width=128, query_heads=2, kv_heads=2, head_dim=64, mlp_width=512),
         data=Data(source="sotu", tokenizer="bytes", context_length=128),
         optimizer=Optimizer(peak_lr=2e-3, warmup_steps=100),
-        training=Training(steps=1000, batch_size=32),
+        training=Training(steps=800, batch_size=32),
         evaluation=Evaluation(at_end=True),
     )
