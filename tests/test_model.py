@@ -157,6 +157,11 @@ def test_scaling_reaches_queries_keys_and_values():
         changed = apply(scaled, parameters(cfg), tokens()).hidden
         assert jnp.abs(changed - apply(cfg, parameters(cfg), tokens()).hidden).max() > 0.01
     assert VARIANTS["nope"].with_scaling(scaling) == VARIANTS["nope"]
+    # Values can be left as trained.
+    for name in ("rove", "custom"):
+        rotary, value_rotary = VARIANTS[name].with_scaling(scaling, values=False).rotations
+        assert rotary.scaling == scaling and value_rotary == VARIANTS[name].rotations[1]
+    assert VARIANTS["rope"].with_scaling(scaling, values=False) == VARIANTS["rope"].with_scaling(scaling)
 
 
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])

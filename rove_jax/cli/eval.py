@@ -71,6 +71,11 @@ def protocol_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scaling", nargs="+", choices=get_args(ScalingRule), help="frequency scalings (default: the recipe's)"
     )
+    parser.add_argument(
+        "--value-scaling",
+        choices=["same", "none"],
+        help="scale the rotations of values like those of queries and keys (default), or leave them as trained",
+    )
     parser.add_argument("--documents", type=int, help="how many documents (default: the recipe's)")
     parser.add_argument(
         "--mode",
@@ -103,7 +108,9 @@ def protocol(config: Config, arguments: argparse.Namespace) -> Protocol:
     from rove_jax.evaluation.runs import default_protocol
 
     usual = default_protocol(config)
-    given = {name: getattr(arguments, name) for name in ("mode", "stride", "split", "prefix", "documents")}
+    given = {
+        name: getattr(arguments, name) for name in ("value_scaling", "mode", "stride", "split", "prefix", "documents")
+    }
     given["lengths"] = tuple(arguments.lengths) if arguments.lengths else None
     given["scalings"] = tuple(arguments.scaling) if arguments.scaling else None
     return dataclasses.replace(usual, **{name: value for name, value in given.items() if value is not None})

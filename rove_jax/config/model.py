@@ -92,12 +92,16 @@ class Model:
     def padded_vocab(self) -> int:
         return -(-self.vocab // self.vocab_multiple) * self.vocab_multiple
 
-    def with_scaling(self, scaling: Scaling) -> "Model":
-        """The same model with its frequencies scaled, those of values too; the only change evaluation may make."""
-        if self.variant == "nope":
+    def with_scaling(self, scaling: Scaling, *, values: bool = True) -> "Model":
+        """The same model with its frequencies scaled, the only change evaluation may make.
+
+        `values`: those of values too, as in the paper; else they keep the frequencies they were trained with.
+        """
+        rotary, value_rotary = self.rotations
+        if rotary is None:
             return self
-        rotary = dataclasses.replace(self.rotary, scaling=scaling)
-        value = (
-            dataclasses.replace(self.value_rotary, scaling=scaling) if self.variant == "custom" else self.value_rotary
-        )
-        return dataclasses.replace(self, rotary=rotary, value_rotary=value)
+        scaled = dataclasses.replace(self, rotary=dataclasses.replace(rotary, scaling=scaling))
+        if value_rotary is None or (values and self.variant == "rove"):
+            return scaled
+        value_rotary = dataclasses.replace(value_rotary, scaling=scaling) if values else value_rotary
+        return dataclasses.replace(scaled, variant="custom", value_rotary=value_rotary)

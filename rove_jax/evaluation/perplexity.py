@@ -39,11 +39,12 @@ def perplexities(
         advance: told how many windows were scored. `window_count` says how many there will be.
     """
     records = []
+    values = protocol.value_scaling == "same"
     for length in protocol.lengths:
         parts = [sequences(document.tokens, length, protocol, eot) for document in documents]
         scored: dict[Model, dict] = {}  # scalings that leave the model as it is are computed once
         for rule in protocol.scalings:
-            model = scaled(cfg, rule, training_length=training_length, length=length)
+            model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
                 rows = [row for part in parts for _, row in part]
                 nlls = iter(token_nlls(model, params, rows, length=length, advance=advance))
@@ -67,7 +68,10 @@ def window_count(
     """How many windows `perplexities` scores."""
     count = 0
     for length in protocol.lengths:
-        rules = {scaled(cfg, rule, training_length=training_length, length=length) for rule in protocol.scalings}
+        rules = {
+            scaled(cfg, rule, training_length=training_length, length=length, values=protocol.value_scaling == "same")
+            for rule in protocol.scalings
+        }
         count += len(rules) * sum(len(sequences(d.tokens, length, protocol, eot)) for d in documents)
     return count
 

@@ -28,6 +28,8 @@ class Protocol:
     """Context lengths T in tokens."""
     scalings: tuple[ScalingRule, ...] = ("none",)
     """Frequency scalings, each with factor T / training length; none of them acts up to the training length."""
+    value_scaling: Literal["same", "none"] = "same"
+    """Whether values are scaled like queries and keys (the paper's way), or keep the frequencies of training."""
     mode: Mode = "same_text"
     """same_text: the first M tokens of documents that have as many, M being the largest T, in windows of T: the same
     tokens are scored at every length. first_n: the first T tokens of those documents, one window each. nonoverlap:
@@ -51,6 +53,7 @@ class Protocol:
         for rule in self.scalings:
             require_choice("scaling", rule, ScalingRule)
         require(len(set(self.scalings)) == len(self.scalings), "scaling", self.scalings, "must differ from each other")
+        require_choice("value_scaling", self.value_scaling, Literal["same", "none"])
         require_choice("mode", self.mode, Mode)
         require_choice("prefix", self.prefix, Prefix)
         require_choice("split", self.split, Literal["train", "validation"])
@@ -134,9 +137,9 @@ def choose(documents: Documents | Sequence[Document], protocol: Protocol) -> lis
     return [chosen[place] for place in sorted(chosen)]
 
 
-def scaled(cfg: Model, rule: ScalingRule, *, training_length: int, length: int) -> Model:
+def scaled(cfg: Model, rule: ScalingRule, *, training_length: int, length: int, values: bool = True) -> Model:
     """`cfg` as it reads `length` tokens under `rule`: the factor is length / training_length, and 1, so `cfg` itself,
-    up to the training length.
+    up to the training length. `values`: rotations of values are scaled too.
 
     Raises:
         UsageError: the model was trained with a scaling of its own, which `rule` would replace.
@@ -146,5 +149,7 @@ def scaled(cfg: Model, rule: ScalingRule, *, training_length: int, length: int) 
     trained = cfg.rotary.scaling.rule
     require(trained == "none", "scaling", rule, f"the model was trained with {trained} scaling; only none is possible")
     if rule == "dynamic_ntk":
-        return cfg.with_scaling(Scaling(rule, original_length=training_length, length=length))
-    return cfg.with_scaling(Scaling(rule, factor=length / training_length, original_length=training_length))
+        scaling = Scaling(rule, original_length=training_length, length=length)
+    else:
+        scaling = Scaling(rule, factor=length / training_length, original_length=training_length)
+    return cfg.with_scaling(scaling, values=values)

@@ -1,7 +1,7 @@
 """The boundary between NNX modules and everything else: a model is a static `Model` and a plain dict of arrays.
 
-Trainer, checkpoints and evaluations see only these dicts: a step on a plain dict under `jax.jit` costs the host about a
-tenth of one on an NNX module (2 against 19 ms at 12 layers), and any tool can read the tree.
+Trainer, checkpoints and evaluations see only these dicts: calling a plain dict's function under `jax.jit` costs the
+host 0.1 ms at 12 layers, an NNX module's under `nnx.jit` 9.6 ms, and any tool can read the tree.
 """
 
 import functools
