@@ -63,73 +63,34 @@ class Scaling:
     """llama3: wavelengths below original_length / this are left alone."""
 
     def __post_init__(self) -> None:
-        at = "scaling"
-        require_choice(f"{at}.rule", self.rule, ScalingRule)
+        require_choice("scaling.rule", self.rule, ScalingRule)
         for name in ("factor", "original_length", "maximum_length", "length", "attention_factor"):
             value = getattr(self, name)
-            require(value is None or value > 0, f"{at}.{name}", value, "must be above 0")
-        given = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default} - {"rule"}
-        idle = sorted(given - SCALING_FIELDS[self.rule])
-        require(
-            not idle,
-            f"{at}.{idle[0] if idle else ''}",
-            idle and getattr(self, idle[0]),
-            f"rule {self.rule!r} does not read it; remove it",
-        )
-        if self.rule == "none":
-            return
-        if self.factor and self.original_length and self.maximum_length and self.rule != "dynamic_ntk":
-            implied = self.maximum_length / self.original_length
-            require(
-                math.isclose(implied, self.factor, rel_tol=1e-9),
-                f"{at}.factor",
-                self.factor,
-                f"conflicts with maximum_length / original_length = {self.maximum_length} / {self.original_length}"
-                f" = {implied:g}; drop one of the three",
-            )
+            self.check(value is None or value > 0, name, "must be above 0")
+        for f in dataclasses.fields(self):
+            idle = getattr(self, f.name) != f.default and f.name not in {"rule", *SCALING_FIELDS[self.rule]}
+            self.check(not idle, f.name, f"rule {self.rule!r} does not read it; remove it")
+        if self.rule in ("yarn", "llama3", "dynamic_ntk"):
+            self.check(self.original_length is not None, "original_length", f"{self.rule} needs the training length")
         if self.rule == "dynamic_ntk":
-            require(
-                self.original_length is not None, f"{at}.original_length", None, "dynamic_ntk needs the training length"
-            )
-            require(
-                self.length is not None,
-                f"{at}.length",
-                None,
-                "dynamic_ntk needs the current length, fixed when decoding starts",
-            )
-        else:
-            require(self.stretch >= 1.0, f"{at}.factor", self.stretch, "must be at least 1")
-        if self.rule in ("yarn", "llama3"):
-            require(
-                self.original_length is not None,
-                f"{at}.original_length",
-                None,
-                f"{self.rule} needs the training length",
-            )
-        require(
-            self.beta_fast >= self.beta_slow > 0,
-            f"{at}.beta_fast",
-            self.beta_fast,
-            f"must be at least beta_slow = {self.beta_slow}, both above 0",
-        )
-        require(
-            self.high_frequency_factor > self.low_frequency_factor > 0,
-            f"{at}.high_frequency_factor",
-            self.high_frequency_factor,
-            f"must be above low_frequency_factor = {self.low_frequency_factor}, both above 0",
-        )
-        require(
-            (self.mscale is None) == (self.mscale_all_dim is None),
-            f"{at}.mscale",
-            self.mscale,
-            "set mscale and mscale_all_dim together, or neither",
-        )
-        require(
-            self.attention_factor is None or self.mscale is None,
-            f"{at}.attention_factor",
-            self.attention_factor,
-            "conflicts with mscale and mscale_all_dim; keep one of the two ways",
-        )
+            self.check(self.length is not None, "length", "needed: the current length, fixed when decoding starts")
+        elif self.factor and self.original_length and self.maximum_length:
+            implied = self.maximum_length / self.original_length
+            both = f"maximum_length / original_length = {self.maximum_length} / {self.original_length} = {implied:g}"
+            rule = f"conflicts with {both}; drop one of the three"
+            self.check(math.isclose(implied, self.factor, rel_tol=1e-9), "factor", rule)
+        self.check(self.stretch >= 1.0, "factor", "must be at least 1")
+        self.check(self.beta_fast >= self.beta_slow > 0, "beta_fast", f"must be at least beta_slow, {self.beta_slow}")
+        low = self.low_frequency_factor
+        self.check(self.high_frequency_factor > low > 0, "high_frequency_factor", f"must be above the low one, {low}")
+        pair = (self.mscale is None) == (self.mscale_all_dim is None)
+        self.check(pair, "mscale", "set mscale and mscale_all_dim together, or neither")
+        twice = self.attention_factor is not None and self.mscale is not None
+        self.check(not twice, "attention_factor", "conflicts with mscale and mscale_all_dim; keep one of the two ways")
+
+    def check(self, condition: bool, name: str, rule: str) -> None:
+        """Raise `UsageError` naming field `name` and its value unless `condition` holds."""
+        require(condition, f"scaling.{name}", getattr(self, name), rule)
 
     @property
     def stretch(self) -> float:
