@@ -30,5 +30,5 @@ def require_choice(name: str, value: Any, literal: Any) -> None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the closest of the `known` names, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -107,14 +107,15 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
         return f"{record['ratio']:.3f} [{number(low)}, {number(high)}]"
 
     measured = first["results"][0]
+    made = ", ".join(f"{name} {version}" for name, version in first["provenance"]["versions"].items())
     parts = [
         "# Perplexity against context length",
         f"Per token ({first['provenance']['tokenizer']}), {len(measured['documents'])} {settings['split']} documents, "
         f"mode {settings['mode']}. Trained on {trained} tokens; a scaling's factor is context / {trained} beyond that.",
         table(
-            ["run", "folder", "step", "parameters"],
+            ["run", "folder", "step", "parameters", "config"],
             [
-                [name, p["run"], str(p["step"]), f"{p['parameters']:,}"]
+                [name, p["run"], str(p["step"]), f"{p['parameters']:,}", p["config_hash"]]
                 for name, p in zip(names, (document["provenance"] for document in documents))
             ],
         ),
@@ -135,7 +136,8 @@ def markdown(documents: Sequence[dict], differing: dict[str, list], figure: str)
             "Whole windows, same scaling; below 1 is better. In brackets the 95% interval over documents.",
             table(header, rows(ratio)),
         ]
-    return "\n\n".join(parts) + "\n"
+    origin = f"Data {first['provenance']['data_fingerprint']}, measured with {made}. Everything else: report.json."
+    return "\n\n".join([*parts, origin]) + "\n"
 
 
 def figure(documents: Sequence[dict]) -> bytes:

@@ -40,7 +40,7 @@ def make_mesh(sizes: config.Mesh, devices: Sequence[Any] | None = None) -> jax.s
         free = MESH_AXES[shape.index(-1)]
         if len(available) % fixed:
             raise UsageError(
-                f"mesh.{free} = -1: the other axes take {fixed} devices, which do not divide {len(available)}"
+                f"mesh.{free} = -1: the other axes multiply to {fixed}, which does not divide {len(available)} devices"
             )
         shape[shape.index(-1)] = len(available) // fixed
     wanted = math.prod(shape)

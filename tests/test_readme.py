@@ -106,11 +106,23 @@ def test_the_two_first_commands_are_there() -> None:
     assert len(COMMANDS) > 15
 
 
-def test_the_python_example_runs(capsys: pytest.CaptureFixture) -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def test_the_python_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+
+    import rove_jax
+    from rove_jax.models import functional, presets
+    from rove_jax.zoo import Loaded
+
+    layers, trained = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     names: dict = {}
-    exec(example, names)
-    assert names["y"].shape == names["q"].shape == (2, 128, 4, 64)
+    exec(layers, names)
+    assert names["y"].shape == names["x"].shape == (2, 128, 256)
+
+    settings = rove_jax.Config(model=presets.preset("tiny"))
+    loaded = Loaded(settings, functional.init(settings.model, jax.random.key(0)), 0, {})
+    monkeypatch.setattr("rove_jax.zoo.load_model", lambda folder: loaded)
+    exec(trained, names)
+    assert names["logits"].shape == (1, 20, settings.model.padded_vocab)
 
 
 def test_the_layout_is_the_one_that_the_tests_enforce() -> None:

@@ -42,6 +42,8 @@ def document(variant: str, offset: float, run: str = "", **provenance) -> dict:
             "tokenizer_identity": "t",
             "training_length": 128,
             "data_fingerprint": "d",
+            "config_hash": "c",
+            "versions": {"jax": "0.0.1"},
             **provenance,
         },
         "settings": {

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from rove_jax.errors import UsageError
 from rove_jax.training import metrics
 from rove_jax.training.metrics import Clock, Metrics, Progress
 
@@ -40,6 +41,14 @@ def test_going_on_drops_what_comes_again(tmp_path):
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
+@pytest.mark.parametrize("line", [b"junk", b"[]", b'{"loss": 1.0}', b"\xff"])
+def test_a_damaged_file_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(UsageError, match=f"{path}: is damaged"):
+        metrics.read_rows(path)
+
+
 def test_a_number_that_is_not_finite_is_no_json(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         Metrics(tmp_path, step=0).write({"step": 1, "loss": float("nan")})
@@ -66,7 +75,7 @@ def test_outside_a_terminal_a_line_comes_now_and_then(monkeypatch):
         progress.show(step, loss=1.0, tokens_per_second=1e4, validation_loss=1.25 if step == 50 else None)
     progress.close()
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "step 20/100: loss 1.0000, 10,000 tokens/s, 0:40 left"
+    assert lines[0] == "step 20/100: loss 1.0000, 10,000 tokens/s, 0:00:40 left"
     assert [line.split(":")[0] for line in lines] == [
         "step 20/100",
         "step 40/100",

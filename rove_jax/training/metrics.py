@@ -1,6 +1,7 @@
 """What a run says of itself while it goes: `metrics.jsonl`, TensorBoard event files, a progress bar."""
 
 import contextlib
+import datetime
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from rove_jax.errors import RunError
+from rove_jax.errors import RunError, UsageError
 
 FILE = "metrics.jsonl"
 EVENTS = "tensorboard"
@@ -79,11 +80,19 @@ def encode(row: dict[str, Any]) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file in order, without what follows the last whole line. No file: no rows."""
+    """The rows of a metrics file in order, without what follows the last whole line. No file: no rows.
+
+    Raises `UsageError` for whole lines that are no rows.
+    """
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    try:
+        rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    except ValueError as error:
+        raise UsageError(f"{path}: is damaged ({error}); mend it, or move it away") from error
+    if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
+        raise UsageError(f"{path}: is damaged (a line is no row with a step); mend it, or move it away")
+    return rows
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -156,8 +165,8 @@ class Progress:
             self.note(f"step {step}: validation loss {validation_loss:.4f}")
         if self.lines and (now - self.last_line >= self.SECONDS or step == self.steps):
             self.last_line = now
-            left = (now - self.began) / max(step - self.start, 1) * (self.steps - step)
-            self.note(f"step {step}/{self.steps}: {numbers}, {left // 60:.0f}:{left % 60:02.0f} left")
+            left = round((now - self.began) / max(step - self.start, 1) * (self.steps - step))
+            self.note(f"step {step}/{self.steps}: {numbers}, {datetime.timedelta(seconds=left)} left")
 
     def note(self, line: str) -> None:
         """A line of its own, above the bar."""
