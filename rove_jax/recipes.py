@@ -6,6 +6,7 @@ A recipe is code that a person wrote to be run, so its mistakes are reported as 
 import contextlib
 import dataclasses
 import io
+import re
 import runpy
 import traceback
 import types
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rove_jax import config as settings
 from rove_jax.config import Config, from_dict, to_dict
 from rove_jax.errors import UsageError, nearest
 
@@ -44,9 +46,9 @@ def read(path: Path) -> Config:
     except UsageError:
         raise
     except SyntaxError as error:
-        raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from error
+        raise UsageError(f"{error.filename or path}:{error.lineno or 1}: {error.msg}") from error
     except Exception as error:  # the file's own code: whatever it raises is the fault of that file
-        raise UsageError(f"{place(error, path)}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{place(error, path)}: {unknown(error) or f'{type(error).__name__}: {error}'}") from error
     raise UsageError(f"{path}: config() returned {type(result).__name__}; it must return a rove_jax.config.Config")
 
 
@@ -54,6 +56,15 @@ def place(error: Exception, path: Path) -> str:
     """`path:line`, with the last line of that file that was running when `error` was raised; `path` if none was."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def unknown(error: Exception) -> str | None:
+    """In words, which field of ours a recipe has misspelt, with the nearest right one; None if it is another error."""
+    found = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    cls = getattr(settings, found[1], None) if found else None
+    if not found or not dataclasses.is_dataclass(cls):
+        return None
+    return f"{found[1]} has no field {found[2]}{nearest(found[2], [field.name for field in dataclasses.fields(cls)])}"
 
 
 def override(config: Config, words: Sequence[str]) -> Config:
@@ -71,7 +82,7 @@ def override(config: Config, words: Sequence[str]) -> Config:
             raise UsageError(f"{flag}: no such field{nearest(flag, alike(flag, known))}")
     result = parse(config, words)
     if result is not None:
-        return result
+        return from_dict(Config, to_dict(result))
     for flag, group in groups:
         if not readable(config, group):
             raise UsageError(f"{' '.join(group)}: {flag} takes {expected(flag, known[flag], group[1:])}")

@@ -154,6 +154,21 @@ def test_a_damaged_checkpoint_is_named(tmp_path, made, fresh):
         checkpoints.restore(1, made.target)
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1'])
+def test_damaged_metadata_are_named(tmp_path, fresh, text):
+    saved(tmp_path, fresh, {1: None})
+    (tmp_path / "checkpoints" / "1" / "metadata" / "metadata").write_text(text)
+    with pytest.raises(RunError, match="checkpoints/1: cannot be read"), Checkpoints(tmp_path):
+        pass
+
+
+def test_no_thread_is_left_behind_by_a_start_that_fails(tmp_path):
+    before = set(threading.enumerate())
+    with pytest.raises(UsageError, match="stop"), Checkpoints(tmp_path, keep_last=1):
+        assert set(threading.enumerate()) <= before, "a thread of Orbax prints a traceback if the process ends under it"
+        raise UsageError("stop")
+
+
 def test_another_format_is_refused(tmp_path, fresh):
     saved(tmp_path, fresh, {1: None})
     file = tmp_path / checkpoint.FOLDER / "1" / "metadata" / "metadata"
@@ -174,7 +189,7 @@ def test_a_write_that_fails_in_the_background_is_heard_of(tmp_path, fresh, monke
     with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left.*last good checkpoint is step 1"):
         patch.setattr(JsonCheckpointHandler, "_save_fn", full)
         saved(tmp_path, fresh, {2: None})
-    # Other arrays of the failed save, which a real run ends with. (A thread is listed a moment before it can be joined.)
+    # Other arrays of the failed save, which a real run ends with. (A thread is listed before it can be joined.)
     for thread in [t for t in set(threading.enumerate()) - before if t.ident is not None]:
         thread.join(10)
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:

@@ -36,6 +36,7 @@ def raising(error: BaseException):
             "error: out of device memory (Out of memory allocating 9 bytes.); use a smaller batch, "
             "training.accumulation or model.remat",
         ),
+        (RuntimeError("Unable to initialize backend 'x': no"), 1, "error: Unable to initialize backend 'x': no"),
     ],
 )
 def test_what_a_person_can_cause_is_one_line_and_a_code(error, code, line, capfd) -> None:
@@ -90,6 +91,15 @@ sys.exit(exits.run(main))
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_neither_a_closed_stream_nor_a_narrow_encoding_ends_a_command() -> None:
+    program = "import sys; from rove_jax.cli import exits; sys.exit(exits.run(lambda: print(chr(26085))))"
+    for redirection in (">&-", "2>&-", ">/dev/null"):
+        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONIOENCODING": "ascii"}
+        words = ["sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, program]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from rove_jax import losses, zoo
 from rove_jax.data import prepare
 from rove_jax.errors import RunError
 from rove_jax.training import loop
+from rove_jax.training.stop import StopRequest
 from rove_jax.training.validation import Validation
 
 
@@ -138,6 +139,15 @@ def test_a_signal_saves_and_stops(cfg, tmp_path, monkeypatch, number, code):
     assert saved_steps(tmp_path) == [3]
     assert [signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert train(changed(cfg, training={"validation_every": 0}), tmp_path).trained == 3
+
+
+def test_a_signal_whose_exception_was_lost_still_stops(cfg, tmp_path):
+    """One that came before the updates, while a callback ran: Python prints such an exception and forgets it."""
+    with StopRequest() as request:
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+        result = train(cfg, tmp_path, request=request)
+    assert (result.step, result.exit_code) == (0, 143)
 
 
 def test_the_update_is_traced_once(cfg, tmp_path, monkeypatch):

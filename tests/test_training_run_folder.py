@@ -108,6 +108,13 @@ def test_a_folder_that_is_no_run_is_refused(cfg, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "\0"])
+def test_a_damaged_config_is_named(cfg, tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UsageError, match="config.json: is not"):
+        train(cfg, tmp_path)
+
+
 def test_a_folder_in_use_is_refused(cfg, tmp_path):
     with take(tmp_path / ".lock"), pytest.raises(UsageError, match="another process is training in it"):
         train(cfg, tmp_path)

@@ -121,10 +121,10 @@ def perplexity(arguments: argparse.Namespace) -> None:
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
 
-    if arguments.out is not None:
-        results.check_writable(arguments.out, "--out")
     run = runs.open_run(arguments.workdir, step=arguments.step)
     asked = protocol(run.config, arguments)
+    if arguments.out is not None:
+        results.check_writable(arguments.out, "--out")
     if arguments.out is None:
         document, path = runs.stored_perplexity(run, asked)
     else:
@@ -139,8 +139,10 @@ def sample(arguments: argparse.Namespace) -> None:
     from rove_jax.evaluation.generate import Sampling, generate
 
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
-    if arguments.max_new_tokens < 1:
-        raise UsageError(f"--max-new-tokens = {arguments.max_new_tokens}: must be at least 1")
+    if not 1 <= arguments.max_new_tokens <= 2**20:
+        raise UsageError(
+            f"--max-new-tokens = {arguments.max_new_tokens}: must lie between 1 and 2^20, the last position"
+        )
     run = runs.open_run(arguments.workdir, step=arguments.step)
     tokenizer = run.tokenizer
     prompt = tokenizer.encode(arguments.prompt)
@@ -179,11 +181,11 @@ def compare(arguments: argparse.Namespace) -> None:
     names = ("report.md", "report.json", "perplexity.png")
     if arguments.out.is_file():
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
-    for name in names:
-        results.check_writable(arguments.out / name, "--out")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
     report.check_comparable([run.provenance for run in opened])
     asked = protocol(opened[0].config, arguments)
+    for name in names:
+        results.check_writable(arguments.out / name, "--out")
     measured = [runs.stored_perplexity(run, asked) for run in opened]
     documents = [document for document, _ in measured]
     differing = report.differences([run.config for run in opened])

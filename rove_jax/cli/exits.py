@@ -12,6 +12,7 @@
 import argparse
 import difflib
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +41,12 @@ def run(main: Callable[[], int | None]) -> int:
 
     A `SystemExit` raised inside keeps its code. Anything that is not listed above propagates.
     """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))
+        elif isinstance(stream, io.TextIOWrapper):  # an encoding that lacks a character must not end the command
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = main()
         sys.stdout.flush()
@@ -64,6 +71,8 @@ def run(main: Callable[[], int | None]) -> int:
         at = f"{error.filename}: " if error.filename else ""
         return fail(1, f"{at}{error.strerror}")
     except RuntimeError as error:  # the class that jax's own errors derive from; jax is not imported for its name
+        if str(error).startswith("Unable to initialize backend"):
+            return fail(1, str(error))
         if not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise
         what = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")

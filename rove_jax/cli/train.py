@@ -1,15 +1,13 @@
 """`python -m train` and `rove-train`: train a model as a recipe says, or go on with a run."""
 
 import json
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from rove_jax import config, recipes
 from rove_jax.cli import exits
 from rove_jax.errors import UsageError
+from rove_jax.training.stop import StopRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,18 +41,8 @@ def train(argv: Sequence[str] | None) -> int:
         return dry_run(settings)
     if arguments.workdir is None:
         raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
-    # Before and after the loop, which watches for it, SIGTERM ends the process as an exception would.
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        return run(settings, arguments.workdir, arguments.profile)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def terminate(number: int, frame: FrameType | None) -> None:
-    """Handler of SIGTERM: leave, through every `finally`."""
-    del number, frame
-    sys.exit(143)
+    with StopRequest() as request:
+        return run(settings, arguments.workdir, arguments.profile, request)
 
 
 def dry_run(settings: config.Config) -> int:
@@ -70,7 +58,7 @@ def dry_run(settings: config.Config) -> int:
     return 0
 
 
-def run(settings: config.Config, workdir: Path, profile_steps: int) -> int:
+def run(settings: config.Config, workdir: Path, profile_steps: int, request: StopRequest) -> int:
     """Train, say where everything is, and evaluate a finished run if its config wants that."""
     from rove_jax import distributed
 
@@ -79,7 +67,7 @@ def run(settings: config.Config, workdir: Path, profile_steps: int) -> int:
     cache = distributed.keep_compiled(settings.training.compilation_cache)
     from rove_jax.training import loop
 
-    result = loop.run(settings, workdir, profile_steps=profile_steps)
+    result = loop.run(settings, workdir, profile_steps=profile_steps, request=request)
     if distributed.is_writer():
         print(f"programs       compiled ones are kept in {cache}")
         summarize(result, settings, workdir, profile_steps)

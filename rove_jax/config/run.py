@@ -39,9 +39,9 @@ class Data:
             "must be sotu, files or tfds:NAME",
         )
         require(
-            self.source != "files" or self.path is not None or self.prepared is not None,
+            self.source != "files" or bool(self.path) or self.prepared is not None,
             "data.path",
-            None,
+            self.path,
             "source files needs the path of a text file or folder",
         )
         require_choice("data.tokenizer", self.tokenizer, Literal["bytes", "gpt2"])

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from typing import Any, Literal
@@ -25,7 +26,10 @@ def from_dict(cls: type, values: dict[str, Any], at: str = "") -> Any:
 
 
 def decode(hint: Any, value: Any, at: str) -> Any:
-    """`value`, read from JSON, as type `hint`: nested dataclasses and tuples; everything else is taken as it is."""
+    """`value`, read from JSON, as type `hint`: nested dataclasses and tuples; everything else is taken as it is.
+
+    Raises `UsageError` for a value of another type, and for a number that no device can hold.
+    """
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise UsageError(
@@ -43,6 +47,9 @@ def decode(hint: Any, value: Any, at: str) -> Any:
             value,
             f"must be {' or '.join(k.__name__ for k in kinds)}",
         )
+        if type(value) in (int, float):
+            require(math.isfinite(value), at, value, "must be finite")
+            require(type(value) is float or abs(value) < 2**31, at, value, "must fit into 32 bits")
     return value
 
 

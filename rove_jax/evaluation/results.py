@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.training.run_folder import versions
 
 SCHEMA = 1
@@ -62,6 +62,8 @@ def write(path: Path, content: dict | str | bytes) -> None:
     try:
         draft.write_bytes(data)
         os.replace(draft, path)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
 

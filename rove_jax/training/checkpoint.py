@@ -63,12 +63,15 @@ class Checkpoints:
         self.folder = run_folder.resolve() / FOLDER
         if not writes and not self.folder.is_dir():
             raise UsageError(f"{run_folder}: holds no {FOLDER}/; give the folder of a training run")
+        if writes and self.folder.is_dir():
+            # Here and not by Orbax, whose thread for it outlives a command that fails early, and prints a traceback.
+            for leftover in ocp.utils.tmp_checkpoints(self.folder):
+                shutil.rmtree(leftover.get(), ignore_errors=True)
         self.retention = Retention(keep_last or 1)
         self.manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
                 create=writes,
-                cleanup_tmp_directories=writes,
                 preservation_policy=self.retention if writes else None,
                 async_options=ocp.AsyncOptions(timeout_secs=24 * 3600),
             ),
@@ -106,9 +109,14 @@ class Checkpoints:
         if step not in self.steps():
             there = ", ".join(map(str, self.steps())) or "none"
             raise UsageError(f"{self.folder / str(step)}: no such checkpoint; there are {there}")
-        values = json.loads((self.folder / str(step) / "metadata" / "metadata").read_text())
-        if values.get("format") != FORMAT:
-            raise UsageError(f"{self.folder / str(step)}: format {values.get('format')!r}; this version reads {FORMAT}")
+        where = self.folder / str(step)
+        try:
+            values = json.loads((where / "metadata" / "metadata").read_text())
+            stored = values.get("format")
+        except (OSError, ValueError, AttributeError) as error:
+            raise RunError(f"{where}: cannot be read ({first_line(error)}); move it away to use another one") from error
+        if stored != FORMAT:
+            raise UsageError(f"{where}: format {stored!r}; this version reads {FORMAT}")
         return values
 
     def save(self, state: State, metadata: dict[str, Any], validation_loss: float | None = None) -> None:

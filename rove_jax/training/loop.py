@@ -43,11 +43,17 @@ class Result:
 
 
 def run(
-    settings: config.Config, workdir: str | Path, *, profile_steps: int = 0, say: Callable[[str], None] = print
+    settings: config.Config,
+    workdir: str | Path,
+    *,
+    profile_steps: int = 0,
+    say: Callable[[str], None] = print,
+    request: StopRequest | None = None,
 ) -> Result:
     """Train until `training.steps` or `training.stop_after`, from the last checkpoint in `workdir` if there is one.
 
-    `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler.
+    `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler. `request`, entered by the
+    caller, knows of signals from before the first update; without it they are looked for from there on.
 
     Raises `UsageError`, before any training, for settings that cannot run here or are not those of the run in
     `workdir`; `RunError` for a loss that is not finite or a disk that takes no more, the last good checkpoint kept.
@@ -69,6 +75,7 @@ def run(
     origin = Origin(prepared.fingerprint, tokenizer.identity)
 
     with contextlib.ExitStack() as stack:
+        request = request or stack.enter_context(StopRequest())
         folder = stack.enter_context(RunFolder(workdir, settings)) if writer else None
         checkpoints = stack.enter_context(Checkpoints(workdir, keep_last=settings.training.keep_last))
         start = starts.find(plan, checkpoints, origin, workdir)
@@ -78,7 +85,8 @@ def run(
             for line in [*plan.lines(), f"data           {prepared.path}", f"run            {workdir}: {start.source}"]:
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
-        return trainer.train(start, end, workdir, profile_steps=profile_steps, writer=writer)
+        with request.waiting():
+            return trainer.train(start, end, workdir, request, profile_steps=profile_steps, writer=writer)
 
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:
@@ -120,16 +128,17 @@ class Trainer:
         ):
             yield jax.make_array_from_process_local_data(where, rows)
 
-    def train(self, start: starts.Start, end: int, workdir: Path, *, profile_steps: int, writer: bool) -> Result:
+    def train(
+        self, start: starts.Start, end: int, workdir: Path, request: StopRequest, *, profile_steps: int, writer: bool
+    ) -> Result:
         """Updates `start.step` + 1 to `end`, or to a signal; all of it is saved when this returns."""
         plan = self.plan
-        with StopRequest() as request:
-            update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
-            report = Report(workdir, plan.settings, start.step, writer=writer)
-            profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
-            with report, profile:
-                step = self.updates(update, start, end, report, profile, request)
-                self.checkpoints.wait()
+        update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
+        report = Report(workdir, plan.settings, start.step, writer=writer)
+        profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
+        with report, profile:
+            step = self.updates(update, start, end, report, profile, request)
+            self.checkpoints.wait()
         code = EXIT_CODES[request.signal] if request.signal else 0
         best, best_loss = self.checkpoints.best(), self.checkpoints.best_loss()
         return Result(step, step - start.step, step == self.settings.steps, code, best, best_loss)

@@ -103,9 +103,12 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        return json.loads(file.read_text())
+        values = json.loads(file.read_text())
     except ValueError as error:
         raise UsageError(f"{file}: is not JSON ({error}); the folder is damaged or no run's") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{file}: is not the config of a run; the folder is damaged or no run's")
+    return values
 
 
 def first_change(before: dict[str, Any], now: dict[str, Any], at: str = "") -> tuple[str, Any, Any] | None:
