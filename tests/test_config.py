@@ -150,3 +150,13 @@ def test_the_fingerprint_follows_the_values_only() -> None:
     assert fingerprint(Config(seed=1)) != fingerprint(Config())
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
     assert len(fingerprint(Config())) == 16
+
+
+def test_an_odd_head_needs_dims_only_where_something_turns() -> None:
+    assert Model(head_dim=15, variant="nope").rotations == (None, None)
+    for variant in ("rope", "rove"):
+        assert Model(head_dim=15, variant=variant, rotary=Rotary(dims=8)).head_dim == 15
+        with pytest.raises(UsageError, match="head_dim 15 is odd"):
+            Model(head_dim=15, variant=variant)
+    with pytest.raises(UsageError, match="head_dim 15 is odd"):
+        Model(head_dim=15, variant="custom", rotary=Rotary(dims=8))

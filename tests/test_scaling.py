@@ -123,10 +123,15 @@ def test_temperature_enters_once_squared(fields, m):
         ({"rule": "yarn", "original_length": 2048}, "scaling.factor"),
         ({"rule": "yarn", "factor": 4.0}, "scaling.original_length"),
         ({"rule": "linear", "factor": 0.5}, "scaling.factor"),
-        ({"rule": "yam"}, "did you mean yarn"),
+        ({"rule": "yarm"}, "did you mean yarn"),
         ({"factor": 4.0}, "scaling.factor"),
         ({"rule": "linear", "factor": 4.0, "beta_fast": 16.0}, "scaling.beta_fast"),
         ({"rule": "yarn", "factor": 4.0, "original_length": 64, "mscale": 1.0}, "scaling.mscale"),
+        ({"rule": "linear", "factor": math.inf}, "scaling.factor = inf"),
+        ({"rule": "yarn", "factor": 4.0, "original_length": 64, "beta_fast": math.inf}, "scaling.beta_fast = inf"),
+        # g(mscale_all_dim) = 0 would divide by zero.
+        ({"rule": "yarn", "factor": math.e, "original_length": 9, "mscale": 1, "mscale_all_dim": -10}, "mscale_all"),
+        ({"rule": "yarn", "factor": 4.0, "original_length": 9, "mscale": math.nan, "mscale_all_dim": 1.0}, "mscale"),
     ],
 )
 def test_contradicting_settings_are_refused_by_name(fields, named):

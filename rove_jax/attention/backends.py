@@ -1,6 +1,7 @@
 """Which attention backend serves a call, and why the others do not."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import get_args
 
@@ -91,14 +92,17 @@ def cudnn_refusal(call: Call, platform: str, capability: float | None) -> str:
 def serve(
     backend: str, query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, scale: float
 ) -> jax.Array:
-    """Attention [B, T, N, H] by `backend`.
+    """Attention [B, T, N, H] by `backend`; float32 arrays in float32, whatever the platform's default precision.
 
     "auto" is for direct calls and stays with what runs on every platform; a trainer resolves it beforehand, knowing
     the mesh. Traced arrays do not know their platform, so a name is then checked against everything else.
     """
     batch, queries, heads, head_dim = query.shape
     call = Call(batch, queries, key.shape[1], heads, head_dim, jnp.dtype(query.dtype).name, visibility.fused)
-    traced = isinstance(query, Tracer)
-    platform = ("gpu" if backend == "cudnn" else "unknown") if traced else next(iter(query.devices())).platform
-    chosen = resolve(backend, call, platform=platform).backend
-    return BACKENDS[chosen](query, key, value, visibility, scale)
+    platform, capability = "gpu" if backend == "cudnn" else "unknown", None
+    if backend != "auto" and not isinstance(query, Tracer):
+        device = next(iter(jnp.asarray(query).devices()))
+        platform, capability = device.platform, getattr(device, "compute_capability", None)
+    chosen = resolve(backend, call, platform=platform, capability=float(capability) if capability else None).backend
+    with jax.default_matmul_precision("highest") if call.dtype == "float32" else nullcontext():
+        return BACKENDS[chosen](query, key, value, visibility, scale)

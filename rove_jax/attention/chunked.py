@@ -24,6 +24,8 @@ def chunked(query: Query, key: Key, value: Key, visibility: Visibility, scale: f
 
     Reverse-mode gradients only: the backward pass is written out, and forms each block of scores again.
     """
+    if 0 in (query.size, key.size):
+        return jnp.zeros_like(query)
     return differentiable(query, key, value, visibility, scale)
 
 
@@ -79,7 +81,6 @@ class Blocks(NamedTuple):
 def forward(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> tuple[Array, tuple]:
     """(output, what the backward pass needs)."""
     parts = Blocks.cut(query, key, value, visibility)
-    shape = (query.shape[0], *parts.query.shape[3:5], parts.query.shape[2])
 
     def queries(i: Array) -> tuple[Array, Array]:
         def keys(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -92,7 +93,8 @@ def forward(query: Query, key: Key, value: Key, visibility: Visibility, scale: f
             added = product("bkgcd,bdkh->bkgch", weights.astype(value.dtype), parts.value[j])
             return new_top, total * shrink + weights.sum(-1), mixed * shrink[..., None] + added
 
-        empty = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, query.shape[-1])))
+        mixed = jnp.zeros_like(parts.query[i], jnp.float32).transpose(0, 2, 3, 1, 4)
+        empty = (jnp.full_like(mixed[..., 0], -jnp.inf), jnp.zeros_like(mixed[..., 0]), mixed)
         top, total, mixed = jax.lax.fori_loop(*parts.reach(i), keys, empty)
         # Of a row that sees nothing: output 0, and weights exp(score - inf) = 0 in the backward pass.
         log_total = jnp.where(total > 0, jnp.where(total > 0, top, 0.0) + jnp.log(total), jnp.inf)
@@ -110,7 +112,9 @@ def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Arr
     parts = Blocks.cut(query, key, value, visibility)
     grads = blocks(grad.reshape(*query.shape[:2], *parts.query.shape[3:]))
     # The softmax's own gradient needs sum_j A_ij dA_ij, which is the output times its gradient.
-    inner = blocks((out.astype(jnp.float32) * grad).sum(-1).reshape(*query.shape[:2], *parts.query.shape[3:5]))
+    inner = blocks(
+        (out.astype(jnp.float32) * grad.astype(jnp.float32)).sum(-1).reshape(*query.shape[:2], *parts.query.shape[3:5])
+    )
     inner = inner.transpose(0, 1, 3, 4, 2)
 
     def queries(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
@@ -124,11 +128,11 @@ def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Arr
             dvalue = dvalue.at[j].add(product("bkgcd,bckgh->bdkh", weights.astype(value.dtype), grads[i]))
             return dquery, dkey, dvalue
 
-        start = jnp.zeros(parts.query.shape[1:], jnp.float32)
+        start = jnp.zeros_like(parts.query[i], jnp.float32)
         dquery, dkey, dvalue = jax.lax.fori_loop(*parts.reach(i), keys, (start, *carry))
         return (dkey, dvalue), dquery
 
-    zeros = jnp.zeros(parts.key.shape, jnp.float32)
+    zeros = jnp.zeros_like(parts.key, jnp.float32)
     (dkey, dvalue), dquery = jax.lax.scan(queries, (zeros, zeros), jnp.arange(parts.query.shape[0]))
     dquery = parts.joined(dquery, parts.queries).reshape(query.shape)
     dkey, dvalue = parts.joined(dkey, parts.keys), parts.joined(dvalue, parts.keys)

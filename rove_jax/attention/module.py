@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from rove_jax.attention.rotary_attention import Store, cached_attention, rotary_attention
 from rove_jax.config import Rotary
@@ -69,7 +69,7 @@ class RotaryAttention(nnx.Module):
         self,
         x_btd: Float[Array, "B T D"],
         *,
-        positions: Int[Array, "..."] | None = None,
+        positions: Integer[Array, "..."] | None = None,
         segments: Int[Array, "B T"] | None = None,
         contiguous: bool = False,
     ) -> Float[Array, "B T D"]:
@@ -80,14 +80,14 @@ class RotaryAttention(nnx.Module):
         self,
         x_btd: Float[Array, "B T D"],
         *,
-        positions: Int[Array, "..."] | None,
+        positions: Integer[Array, "..."] | None,
         segments: Int[Array, "B T"] | None,
         contiguous: bool = False,
         store: Store | None = None,
     ) -> tuple[Float[Array, "B T D"], Store | None, dict[str, Array]]:
         """(output, the store with T more tokens if one is given, {"query", "key", "value"} before rotation).
 
-        With a store, `positions` and `segments` must both be given as [B, T].
+        With a store, `positions` and `segments` must both be given.
         """
         query, key, value = self.query(x_btd), self.key(x_btd), self.value(x_btd)
         if store is not None:

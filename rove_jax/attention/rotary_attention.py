@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int, Integer
 
 from rove_jax.attention.backends import serve
 from rove_jax.attention.visibility import Visibility, describe
@@ -23,8 +24,8 @@ def rotary_attention(
     rotary: Rotary | None,
     value_rotary: Rotary | None,
     is_causal: bool,
-    query_positions: Int[Array, "..."] | None = None,
-    key_positions: Int[Array, "..."] | None = None,
+    query_positions: Integer[Array, "..."] | None = None,
+    key_positions: Integer[Array, "..."] | None = None,
     segments: Segments | None = None,
     window: int | None = None,
     backend: str = "auto",
@@ -48,6 +49,7 @@ def rotary_attention(
         that fused causal kernels stay usable.
       ablation_absolute_values: for ablations only: leaves the output unturned, so that absolute positions leak.
     """
+    check_shapes(query, key, value)
     visibility = describe(
         (query.shape[0], query.shape[1], key.shape[1]),
         is_causal=is_causal,
@@ -57,10 +59,8 @@ def rotary_attention(
         key_positions=key_positions,
         segments=segments,
     )
-    check_shapes(query, key, value)
-    at_query = jnp.arange(query.shape[1]) if query_positions is None else checked_positions(query_positions)
-    at_key = visibility.key_positions
-    at_key = at_query if at_key is None or at_key is query_positions else checked_positions(at_key)
+    at_query = jnp.arange(query.shape[1]) if query_positions is None else visibility.query_positions
+    at_key = at_query if visibility.key_positions is None else visibility.key_positions
     key, value = turned_in(key, value, at_key, rotary, value_rotary)
     return attend(
         query, key, value, at_query, visibility, rotary, value_rotary, backend, turn_back=not ablation_absolute_values
@@ -91,16 +91,24 @@ def cached_attention(
     *,
     rotary: Rotary | None,
     value_rotary: Rotary | None,
-    positions: Int[Array, "B T"],
+    positions: Integer[Array, "..."],
     segments: Int[Array, "B T"],
     window: int | None = None,
     backend: str = "auto",
 ) -> tuple[Float[Array, "B T N H"], Store]:
     """Causal `rotary_attention` of T new tokens over a store that they are first written to.
 
-    Writing past the last slot cannot be seen from inside a traced call; `models.functional.apply` callers must not.
+    Writing past the last slot raises `UsageError`; in a traced call, which cannot know, it gives NaN.
     """
     check_shapes(query, key, value)
+    (batch, new, *heads), slots = key.shape, store.key.shape[1]
+    if store.key.shape != (batch, slots, *heads):
+        raise UsageError(f"store of keys {store.key.shape}: new keys are {key.shape}")
+    written = 0 if isinstance(store.length, Tracer) else int(store.length)
+    if written + new > slots:
+        raise UsageError(f"{new} new tokens: the cache has {slots} slots, {written} of them written")
+    value = jnp.where(store.length + new > slots, jnp.asarray(jnp.nan, value.dtype), value)
+    positions = jnp.broadcast_to(checked_positions(positions), segments.shape)
     key, value = turned_in(key, value, positions, rotary, value_rotary)
     store = Store(
         *(
@@ -114,7 +122,15 @@ def cached_attention(
         ),
         length=store.length + positions.shape[1],
     )
-    visibility = Visibility(True, window, False, positions, store.positions, segments, store.segments)
+    visibility = describe(
+        (batch, new, slots),
+        is_causal=True,
+        window=window,
+        contiguous=False,
+        query_positions=positions,
+        key_positions=store.positions,
+        segments=(segments, store.segments),
+    )
     cached = (store.key.astype(query.dtype), store.value.astype(query.dtype))
     return attend(query, *cached, positions, visibility, rotary, value_rotary, backend), store
 
@@ -148,13 +164,13 @@ def attend(
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:
-    """Raise `UsageError` unless the three arrays are [B, T, N, H], [B, S, K, H], [B, S, K, H] of one dtype, K | N."""
+    """Raise `UsageError` unless the arrays are [B, T, N, H], [B, S, K, H], [B, S, K, H] of one float dtype, K | N."""
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     if not (query.ndim == key.ndim == value.ndim == 4):
         raise UsageError(f"{shapes}: each must have the four axes batch, position, head, channel")
     if key.shape != value.shape or query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         raise UsageError(f"{shapes}: batch and channel sizes must agree, and key and value be alike")
-    if query.shape[2] % key.shape[2]:
+    if key.shape[2] == 0 or query.shape[2] % key.shape[2]:
         raise UsageError(f"{shapes}: {key.shape[2]} key heads do not divide {query.shape[2]} query heads")
-    if not (query.dtype == key.dtype == value.dtype):
-        raise UsageError(f"dtypes {query.dtype}, {key.dtype}, {value.dtype}: must be one")
+    if not (query.dtype == key.dtype == value.dtype and jnp.issubdtype(query.dtype, jnp.floating)):
+        raise UsageError(f"dtypes {query.dtype}, {key.dtype}, {value.dtype}: must be one, of floats")

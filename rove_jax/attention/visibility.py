@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Integer
 
 from rove_jax.errors import UsageError
+from rove_jax.rotary import MAX_POSITION, checked_positions
 
 Index = Array | int
 
@@ -97,14 +98,16 @@ def describe(
     is_causal: bool,
     window: int | None,
     contiguous: bool,
-    query_positions: Int[Array, "..."] | None,
-    key_positions: Int[Array, "..."] | None,
+    query_positions: Integer[Array, "..."] | None,
+    key_positions: Integer[Array, "..."] | None,
     segments: Int[Array, "B T"] | tuple[Int[Array, "B T"], Int[Array, "B S"]] | None,
 ) -> Visibility:
     """The `Visibility` of a call with B rows, T queries and S keys; raises `UsageError` if its parts disagree."""
     batch, queries, keys = shape_bts
     if window is not None and window < 1:
         raise UsageError(f"window = {window}: must be at least 1")
+    if window is not None and window > 2 * MAX_POSITION:
+        window = None  # no two positions are that far apart, and kernels count in int32
     if query_positions is None and key_positions is None:
         if queries != keys:
             raise UsageError(f"{queries} queries and {keys} keys: give query_positions and key_positions")
@@ -118,11 +121,17 @@ def describe(
     for name, array, length in (("query_positions", query_positions, queries), ("key_positions", key_positions, keys)):
         if array is not None and array.shape not in ((length,), (batch, length)):
             raise UsageError(f"{name} of shape {array.shape}: must be {(length,)} or {(batch, length)}")
+    # int32 from here on: differences of unsigned or of narrow positions would wrap around, and later keys be seen.
+    query_positions, key_positions = (
+        None if p is None else checked_positions(p) for p in (query_positions, key_positions)
+    )
     if segments is not None and not isinstance(segments, tuple):
         if queries != keys:
             raise UsageError(f"{queries} queries and {keys} keys: give segments as (query segments, key segments)")
         segments = (segments, segments)
-    for array, length in zip(segments or (), (queries, keys), strict=False):
+    if segments is not None and len(segments) != 2:
+        raise UsageError(f"{len(segments)} arrays of segments: give one, or (query segments, key segments)")
+    for array, length in zip(segments or (), (queries, keys)):
         if array.shape != (batch, length):
             raise UsageError(f"segments of shape {array.shape}: must be {(batch, length)}")
     return Visibility(is_causal, window, contiguous, query_positions, key_positions, *(segments or (None, None)))

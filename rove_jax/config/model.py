@@ -75,8 +75,9 @@ class Model:
             )
         if self.variant == "nope":
             require(self.rotary == Rotary(), "model.rotary", self.rotary, "variant nope rotates nothing")
-        self.rotary.turned(self.head_dim)
-        self.value_rotary.turned(self.head_dim)
+        for rotary in self.rotations:
+            if rotary is not None:
+                rotary.turned(self.head_dim)
 
     @property
     def rotations(self) -> tuple[Rotary | None, Rotary | None]:

@@ -28,13 +28,18 @@ SCALING_FIELDS: dict[str, set[str]] = {
     "llama3": {"factor", "original_length", "maximum_length", "low_frequency_factor", "high_frequency_factor"},
 }
 
+POSITIVE = (
+    *("factor", "original_length", "maximum_length", "length", "attention_factor"),
+    *("beta_fast", "beta_slow", "low_frequency_factor", "high_frequency_factor"),
+)
+
 
 @dataclass(frozen=True)
 class Scaling:
     """How rotation frequencies are stretched for contexts longer than the training one. Formulas: `scaling.py`.
 
-    `factor`, `original_length` and `maximum_length` say one thing twice; give any two, or all three if they agree
-    (`factor = maximum_length / original_length`).
+    `factor`, `original_length` and `maximum_length` say one thing twice; give what the rule needs, or all three if
+    they agree (`factor = maximum_length / original_length`).
     """
 
     rule: ScalingRule = "none"
@@ -64,9 +69,12 @@ class Scaling:
 
     def __post_init__(self) -> None:
         require_choice("scaling.rule", self.rule, ScalingRule)
-        for name in ("factor", "original_length", "maximum_length", "length", "attention_factor"):
+        for name in POSITIVE:
             value = getattr(self, name)
-            self.check(value is None or value > 0, name, "must be above 0")
+            self.check(value is None or 0 < value < math.inf, name, "must be above 0 and finite")
+        for name in ("mscale", "mscale_all_dim"):
+            value = getattr(self, name)
+            self.check(value is None or 0 <= value < math.inf, name, "must be at least 0 and finite")
         for f in dataclasses.fields(self):
             idle = getattr(self, f.name) != f.default and f.name not in {"rule", *SCALING_FIELDS[self.rule]}
             self.check(not idle, f.name, f"rule {self.rule!r} does not read it; remove it")
@@ -118,7 +126,7 @@ class Rotary:
     scaling: Scaling = Scaling()
 
     def __post_init__(self) -> None:
-        require(self.base > 1, "rotary.base", self.base, "must be above 1")
+        require(1 < self.base < math.inf, "rotary.base", self.base, "must be above 1 and finite")
         require(
             self.dims is None or (self.dims >= 0 and self.dims % 2 == 0),
             "rotary.dims",

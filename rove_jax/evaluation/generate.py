@@ -139,8 +139,9 @@ def draw(cfg: Model, sampling: Sampling, params, hidden_bd, positions_b, keys_b)
 
 def restrict(logits_bv: jax.Array, sampling: Sampling) -> jax.Array:
     """Logits at the temperature, and -inf for tokens that top_k or top_p leave out (top_k first)."""
-    # The largest logit becomes 0 before the division, so that no temperature overflows.
-    logits_bv = (logits_bv - logits_bv.max(axis=-1, keepdims=True)) / sampling.temperature
+    # The largest logit becomes 0 before the division, so that no temperature overflows, and a temperature that float32
+    # would round to 0 stays above it, because 0 / 0 is no logit.
+    logits_bv = (logits_bv - logits_bv.max(axis=-1, keepdims=True)) / max(sampling.temperature, 1e-30)
     if sampling.top_k is not None:
         least_b1 = jax.lax.top_k(logits_bv, min(sampling.top_k, logits_bv.shape[-1]))[0][:, -1:]
         logits_bv = jnp.where(logits_bv < least_b1, -jnp.inf, logits_bv)

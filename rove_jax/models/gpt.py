@@ -35,7 +35,7 @@ class GPT(nnx.Module):
     """A GPT-2-style decoder without learned positions. Its blocks are one `Block`, each array with a leading L axis."""
 
     def __init__(self, cfg: Model, rngs: nnx.Rngs):
-        table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width))
+        table = INIT_STD * jax.random.normal(rngs.params(), (cfg.padded_vocab, cfg.width), jnp.float32)
         self.embedding = nnx.Param(table, axes=("vocab", "model"))
         layer_keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = nnx.vmap(lambda key: Block(cfg, nnx.Rngs(params=key)))(layer_keys)
@@ -59,7 +59,7 @@ class GPT(nnx.Module):
             if name not in CAPTURES:
                 raise UsageError(f"capture = {name!r}: must be one of {', '.join(CAPTURES)}")
         if cache is not None and (positions is None or segments is None):
-            raise UsageError("a cache needs positions and segments, both [B, T]")
+            raise UsageError("a cache needs positions and segments")
         keys = jax.random.split(dropout_key, cfg.layers + 1) if dropout_key is not None and cfg.dropout else None
         x_btd = jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0)
         x_btd = dropout(x_btd, cfg.dropout, None if keys is None else keys[0])
