@@ -65,6 +65,20 @@ def test_a_dry_run_says_what_would_run_and_makes_nothing(recipe, cfg, tmp_path, 
 @pytest.mark.parametrize(
     "more, line",
     [
+        (["--model.vocab", "100"], "model.vocab = 100: tokenizer bytes has 257 tokens; set model.vocab to 257"),
+        (["--data.path", "/nowhere/at/all"], "data.path = '/nowhere/at/all': no such file or folder"),
+        (["--data.prepared", "/nowhere"], "/nowhere: no prepared dataset"),
+        (["--training.init-from", "/nowhere"], "/nowhere: holds no checkpoints/"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(recipe, capsys, more, line):
+    assert command.main(["--config", str(recipe), "--dry-run", *more]) == 2
+    assert line in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "more, line",
+    [
         (["--training.step", "5"], "--training.step: no such field; did you mean --training.steps?"),
         (["--model.attention", "flash"], "--model.attention"),
         (["--model.attention", "cudnn"], "attention = 'cudnn': needs an NVIDIA GPU, the mesh is on cpu"),

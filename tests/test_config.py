@@ -82,10 +82,10 @@ def test_a_whole_number_is_a_legal_float() -> None:
         (lambda: Model(layers=0), "model.layers = 0: must be at least 1"),
         (lambda: Model(dropout=1.0), "model.dropout = 1.0"),
         (lambda: Model(window=0), "model.window = 0"),
-        (lambda: Model(variant="nope", rotary=Rotary(base=5.0)), "model.rotary = "),
-        (lambda: Model(variant="rove", value_rotary=Rotary(base=5.0)), "model.value_rotary = "),
+        (lambda: Model(variant="nope", rotary=Rotary(base=5.0)), "model.rotary: variant nope"),
+        (lambda: Model(variant="rove", value_rotary=Rotary(base=5.0)), "model.value_rotary: variant rove"),
         (lambda: Model(head_dim=16, rotary=Rotary(dims=32)), "rotary.dims = 32: exceeds head_dim = 16"),
-        (lambda: Model(head_dim=15), "rotary.dims = 15"),
+        (lambda: Model(head_dim=15), "head_dim = 15: is odd"),
         (lambda: Rotary(dims=3), "rotary.dims = 3"),
         (lambda: Rotary(alpha=1.5), "rotary.alpha = 1.5"),
         (lambda: Rotary(pairing="halves"), "rotary.pairing = 'halves'"),
@@ -156,7 +156,7 @@ def test_an_odd_head_needs_dims_only_where_something_turns() -> None:
     assert Model(head_dim=15, variant="nope").rotations == (None, None)
     for variant in ("rope", "rove"):
         assert Model(head_dim=15, variant=variant, rotary=Rotary(dims=8)).head_dim == 15
-        with pytest.raises(UsageError, match="head_dim 15 is odd"):
+        with pytest.raises(UsageError, match="head_dim = 15: is odd"):
             Model(head_dim=15, variant=variant)
-    with pytest.raises(UsageError, match="head_dim 15 is odd"):
+    with pytest.raises(UsageError, match="head_dim = 15: is odd"):
         Model(head_dim=15, variant="custom", rotary=Rotary(dims=8))

@@ -48,10 +48,11 @@ def train(argv: Sequence[str] | None) -> int:
 def dry_run(settings: config.Config) -> int:
     """Print the resolved config as JSON, and what it comes to here; make no folder, no cache, no array."""
     from rove_jax import distributed
-    from rove_jax.training import plan
+    from rove_jax.training import plan, start
 
     distributed.initialize()
     lines = plan.make(settings).lines()
+    start.check_sources(settings)
     if distributed.is_writer():
         print(json.dumps(config.to_dict(settings), indent=2))
         print("\n".join(lines))
@@ -69,7 +70,7 @@ def run(settings: config.Config, workdir: Path, profile_steps: int, request: Sto
 
     result = loop.run(settings, workdir, profile_steps=profile_steps, request=request)
     if distributed.is_writer():
-        print(f"programs       compiled ones are kept in {cache}")
+        print(f"compiled       programs are kept in {cache}")
         summarize(result, settings, workdir, profile_steps)
     if result.finished and not result.exit_code and settings.evaluation.at_end:
         from rove_jax.evaluation.at_end import evaluate_run

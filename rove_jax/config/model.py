@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rove_jax.config.rotation import Rotary, Scaling
-from rove_jax.errors import require, require_choice
+from rove_jax.errors import UsageError, require, require_choice
 
 Variant = Literal["nope", "rope", "rove", "custom"]
 Backend = Literal["auto", "xla", "cudnn", "chunked"]
@@ -66,15 +66,13 @@ class Model:
         require(0.0 <= self.dropout < 1.0, "model.dropout", self.dropout, "must lie in [0, 1)")
         require(self.norm_epsilon > 0, "model.norm_epsilon", self.norm_epsilon, "must be above 0")
         require(self.window is None or self.window >= 1, "model.window", self.window, "must be at least 1")
-        if self.variant != "custom":
-            require(
-                self.value_rotary == Rotary(),
-                "model.value_rotary",
-                self.value_rotary,
-                f"is read by variant custom only, not {self.variant}",
+        if self.variant != "custom" and self.value_rotary != Rotary():
+            raise UsageError(
+                f"model.value_rotary: variant {self.variant} does not read it; set model.variant to custom, or change "
+                "model.rotary"
             )
-        if self.variant == "nope":
-            require(self.rotary == Rotary(), "model.rotary", self.rotary, "variant nope rotates nothing")
+        if self.variant == "nope" and self.rotary != Rotary():
+            raise UsageError("model.rotary: variant nope rotates nothing; set model.variant to rope or rove")
         for rotary in self.rotations:
             if rotary is not None:
                 rotary.turned(self.head_dim)

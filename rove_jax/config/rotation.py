@@ -139,6 +139,6 @@ class Rotary:
     def turned(self, head_dim: int) -> int:
         """How many of `head_dim` channels turn; raises if the spec does not fit the head."""
         dims = head_dim if self.dims is None else self.dims
-        require(dims % 2 == 0, "rotary.dims", dims, f"head_dim {head_dim} is odd; set dims to an even number")
+        require(dims % 2 == 0, "head_dim", dims, "is odd; make it even, or set rotary.dims to an even number below it")
         require(dims <= head_dim, "rotary.dims", dims, f"exceeds head_dim = {head_dim}")
         return dims

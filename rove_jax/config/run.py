@@ -7,6 +7,9 @@ from rove_jax.config.model import Model
 from rove_jax.config.rotation import ScalingRule
 from rove_jax.errors import require, require_choice
 
+VOCABULARIES = {"bytes": 257, "gpt2": 50_257}
+"""How many tokens each tokenizer has, end-of-text included."""
+
 
 @dataclass(frozen=True)
 class Data:
@@ -194,3 +197,8 @@ class Config:
     training: Training = field(default_factory=Training)
     mesh: Mesh = field(default_factory=Mesh)
     evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        has = VOCABULARIES[self.data.tokenizer]
+        rule = f"tokenizer {self.data.tokenizer} has {has} tokens; set model.vocab to {has}"
+        require(self.model.vocab == has, "model.vocab", self.model.vocab, rule)

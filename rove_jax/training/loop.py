@@ -11,7 +11,7 @@ import jax
 
 from rove_jax import config, distributed, sharding
 from rove_jax.data import pipeline, prepare, tokenizers
-from rove_jax.errors import RunError, UsageError
+from rove_jax.errors import RunError
 from rove_jax.training import plan as plans
 from rove_jax.training import start as starts
 from rove_jax.training.checkpoint import FOLDER, Checkpoints
@@ -66,10 +66,6 @@ def run(
         return done
     plan = plans.make(settings)
     tokenizer = tokenizers.load(settings.data)
-    if settings.model.vocab < tokenizer.vocab:
-        raise UsageError(
-            f"model.vocab = {settings.model.vocab}: tokenizer {tokenizer.name} has {tokenizer.vocab} tokens"
-        )
     writer = distributed.is_writer()
     prepared = prepare.ensure(settings.data, progress=writer)
     origin = Origin(prepared.fingerprint, tokenizer.identity)
@@ -82,11 +78,19 @@ def run(
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         if folder:
             folder.write(RECORD, record)
-            for line in [*plan.lines(), f"data           {prepared.path}", f"run            {workdir}: {start.source}"]:
+            for line in [*plan.lines(), about(prepared, settings), f"run            {workdir}: {start.source}"]:
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
             return trainer.train(start, end, workdir, request, profile_steps=profile_steps, writer=writer)
+
+
+def about(prepared: prepare.Prepared, settings: config.Config) -> str:
+    """What there is to train on, and how often the run reads it."""
+    counts = prepared.manifest["splits"]["train"]
+    epochs = settings.training.steps * settings.training.batch_size / counts["windows"]
+    amount = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, read {epochs:.2g} times"
+    return f"data           {prepared.path}: {amount}"
 
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:

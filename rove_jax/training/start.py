@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rove_jax import config
+from rove_jax.data import prepared, sources
 from rove_jax.errors import UsageError
 from rove_jax.training import state
 from rove_jax.training.checkpoint import Checkpoints
@@ -56,6 +57,19 @@ def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str]:
         return source.restore_params(
             latest, plan.target.params
         ), f"starts from the weights of {folder} at step {latest}"
+
+
+def check_sources(settings: config.Config) -> None:
+    """Raise `UsageError` if what a run would read is not there. Makes nothing and reads little."""
+    data, origin = settings.data, settings.training.init_from
+    if data.prepared is None:
+        sources.load(data)
+    else:
+        prepared.load(Path(data.prepared), data)
+    if origin is not None:
+        with Checkpoints(Path(origin)) as found:
+            if found.latest() is None:
+                raise UsageError(f"training.init_from = {origin!r}: holds no finished checkpoint")
 
 
 def rotation_difference(theirs: config.Model, ours: config.Model) -> str | None:
