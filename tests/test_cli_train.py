@@ -125,7 +125,8 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_been(recipe, cfg, tmp
             process.send_signal(sign)
             process.wait(timeout=60)
         assert process.returncode == (143 if sign == signal.SIGTERM else -signal.SIGKILL)
-        steps = [int(path.name) for path in (killed / "checkpoints").iterdir() if path.name.isdigit()]
+        # On a busy machine the first save may not be done when the first kill comes: then there is the start, 0.
+        steps = [0, *(int(path.name) for path in (killed / "checkpoints").iterdir() if path.name.isdigit())]
         reached = rows(killed, "step")[-1][0]
         # One save may have been under way, and the rows of the steps after the last one are still there.
         assert reached - 20 <= max(steps) <= reached
