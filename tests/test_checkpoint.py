@@ -78,7 +78,7 @@ def test_a_run_without_validation_has_no_best(tmp_path, fresh):
     "model, words",
     [
         ({"layers": 3}, r"blocks.attention.key.bias: stored is float32\[2, 2, 8\], wanted is float32\[3, 2, 8\]"),
-        ({"vocab": 700}, r"embedding: stored is float32\[320, 16\], wanted is float32\[704, 16\]"),
+        ({"vocab_multiple": 704}, r"embedding: stored is float32\[320, 16\], wanted is float32\[704, 16\]"),
         ({"bias": False}, r"blocks.attention.key.bias: stored is float32\[2, 2, 8\], wanted is nothing"),
     ],
 )

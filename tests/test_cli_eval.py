@@ -163,7 +163,7 @@ def test_generate_prints_the_prompt_and_goes_on_from_it(trained, run):
         ("perplexity --workdir RUNS/rove --lengths 16 100000", "no validation document has 100000 tokens"),
         ("perplexity --workdir RUNS/rove --lenghts 16", "--lenghts.*did you mean --lengths"),
         ("perplexity --workdir RUNS/rove --stride 4", "stride = 4: is read by mode sliding only"),
-        ("perplexity --workdir RUNS/none --out RUNS/text/0.txt/x", "--out = .*cannot be written there"),
+        ("perplexity --workdir RUNS/rove --out RUNS/text/0.txt/x", "--out = .*cannot be written there"),
         ("compare --workdirs RUNS/none --out RUNS/text/0.txt", "--out = .*is a file"),
         ("generate --workdir RUNS/rove --prompt x --temperature -1", "temperature = -1.0: must be at least 0"),
         ("generate --workdir RUNS/rove --prompt x --max-new-tokens 0", "--max-new-tokens = 0"),
