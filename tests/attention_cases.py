@@ -36,7 +36,7 @@ def small_chunks():
         "window",
         "backend",
         "contiguous",
-        "ablation_absolute_values",
+        "turns",
     ),
 )
 def compiled(*args, **kwargs):

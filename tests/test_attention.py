@@ -142,7 +142,7 @@ def test_absolute_values_exist_only_by_their_name_and_leak_position():
         )
 
     assert jnp.abs(shifted(0) - shifted(50)).max() < 1e-5
-    assert jnp.abs(shifted(0, ablation_absolute_values=True) - shifted(50, ablation_absolute_values=True)).max() > 0.1
+    assert jnp.abs(shifted(0, turns="qkv") - shifted(50, turns="qkv")).max() > 0.1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rove_jax.attention import BACKENDS, Call, attention_fn, resolve, rotary_attention
+from rove_jax.attention import BACKENDS, Call, Target, attention_fn, resolve, rotary_attention
 from rove_jax.attention.backends import SCORES_LIMIT
 from rove_jax.attention.visibility import Visibility
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
 
-CALL = Call(batch=8, queries=1024, keys=1024, query_heads=12, head_dim=64, dtype="bfloat16")
+CALL = Call(batch=8, queries=1024, keys=1024, query_heads=12, kv_heads=12, head_dim=64, dtype="bfloat16")
 LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
 
 
@@ -30,33 +30,33 @@ LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
         (dataclasses.replace(CALL, head_dim=136), "gpu", 8.0, "chunked"),
         (dataclasses.replace(CALL, head_dim=136), "gpu", 9.0, "cudnn"),
         (dataclasses.replace(CALL, head_dim=264), "gpu", 9.0, "chunked"),
-        (dataclasses.replace(CALL, fused=False), "gpu", 9.0, "chunked"),
+        (dataclasses.replace(CALL, segments=True), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, batch=2, dtype="float32"), "cpu", None, "xla"),
         (dataclasses.replace(CALL, batch=2), "tpu", None, "xla"),
         (LONG, "cpu", None, "chunked"),
     ],
 )
 def test_auto_picks_and_says_why_not_the_others(call, platform, capability, expected):
-    choice = resolve("auto", call, platform=platform, capability=capability)
+    choice = resolve("auto", call, Target(platform, capability))
     assert choice.backend == expected
     assert choice.reason and set(choice.refused) == set(BACKENDS) - {expected} and all(choice.refused.values())
 
 
 def test_the_scores_limit_divides_xla_from_chunked_exactly():
-    fits = Call(1, SCORES_LIMIT // 4, 1, 1, 64, "float32")
-    assert resolve("auto", fits, platform="cpu").backend == "xla"
+    fits = Call(1, SCORES_LIMIT // 4, 1, 1, 1, 64, "float32")
+    assert resolve("auto", fits, Target("cpu")).backend == "xla"
     above = dataclasses.replace(fits, queries=fits.queries + 1)
-    assert resolve("auto", above, platform="cpu").backend == "chunked"
+    assert resolve("auto", above, Target("cpu")).backend == "chunked"
 
 
 def test_a_name_serves_or_raises_with_the_reason():
-    assert resolve("chunked", CALL, platform="gpu", capability=9.0).backend == "chunked"
+    assert resolve("chunked", CALL, Target("gpu", 9.0)).backend == "chunked"
     with pytest.raises(UsageError, match="needs an NVIDIA GPU, the mesh is on cpu"):
-        resolve("cudnn", CALL, platform="cpu")
+        resolve("cudnn", CALL, Target("cpu"))
     with pytest.raises(UsageError, match="compute capability 8.0, the device has 7.5"):
-        resolve("cudnn", CALL, platform="gpu", capability=7.5)
+        resolve("cudnn", CALL, Target("gpu", 7.5))
     with pytest.raises(UsageError, match="no such backend; did you mean cudnn"):
-        resolve("cuddn", CALL, platform="gpu")
+        resolve("cuddn", CALL, Target("gpu"))
 
 
 def test_chunked_never_forms_the_whole_scores_forward_or_backward():
@@ -66,7 +66,7 @@ def test_chunked_never_forms_the_whole_scores_forward_or_backward():
         x = jax.ShapeDtypeStruct((1, length, 2, 32), jnp.float32)
 
         def loss(q, k, v):
-            return BACKENDS[backend](q, k, v, Visibility(True, None, True), 0.1).sum()
+            return BACKENDS[backend].attend(q, k, v, Visibility(True, None, True), 0.1).sum()
 
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(x, x, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes

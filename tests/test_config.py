@@ -75,7 +75,7 @@ def test_a_whole_number_is_a_legal_float() -> None:
     [
         (
             lambda: Model(variant="rovee"),
-            "model.variant = 'rovee': must be one of nope, rope, rove, custom; did",
+            "model.variant = 'rovee': must be one of nope, rope, rove, custom, vo, absolute_q",
         ),
         (lambda: Model(attention="flash"), "model.attention = 'flash'"),
         (lambda: Model(query_heads=3, kv_heads=2), "model.kv_heads = 2: must divide query_heads = 3"),

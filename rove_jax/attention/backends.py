@@ -3,36 +3,47 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import jax
-import jax.numpy as jnp
-from jax.core import Tracer
 
+from rove_jax.attention.call import Call, Target
 from rove_jax.attention.chunked import chunked
-from rove_jax.attention.dense import cudnn, xla
+from rove_jax.attention.dense import cudnn, cudnn_refusal, xla
 from rove_jax.attention.visibility import Visibility
-from rove_jax.config import Backend
+from rove_jax.config import Backend as Name
+from rove_jax.config import Rotary
 from rove_jax.errors import UsageError, nearest
 
-BACKENDS: dict[str, Callable[..., jax.Array]] = {"xla": xla, "cudnn": cudnn, "chunked": chunked}
+
+def never(call: Call, target: Target) -> str:
+    """The refusal of a backend that can serve every call."""
+    return ""
+
+
+class Backend(NamedTuple):
+    """`attend(query, key, value, visibility, scale)`, and the calls it refuses."""
+
+    attend: Callable[..., jax.Array]
+    platform: str | None = None
+    """The one platform it exists for; None: all."""
+    refusal: Callable[[Call, Target], str] = never
+    """Why it cannot serve a call on its platform, in words, or an empty string."""
+    turns: bool = False
+    """Whether it turns values and outputs itself: `attend` then takes, last, their rotations (or None)."""
+
+
+# In the order in which `auto` asks them.
+BACKENDS: dict[str, Backend] = {
+    "cudnn": Backend(cudnn, "gpu", cudnn_refusal),
+    "xla": Backend(xla),
+    "chunked": Backend(chunked),
+}
+
+HARDWARE = {"gpu": "an NVIDIA GPU", "tpu": "a TPU"}
 
 SCORES_LIMIT = 2**28
 """Bytes of float32 scores [B, N, T, S] in one call up to which `auto` forms them whole."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """What decides on a backend: shapes, dtype and features of one attention call, on one device."""
-
-    batch: int
-    queries: int
-    keys: int
-    query_heads: int
-    head_dim: int
-    dtype: str
-    fused: bool = True
-    """Causality and window, by index, are all there is to mask."""
 
 
 @dataclass(frozen=True)
@@ -48,61 +59,66 @@ class Choice:
         return f"{self.backend} ({self.reason}; {others})"
 
 
-def resolve(requested: str, call: Call, *, platform: str, capability: float | None = None) -> Choice:
-    """The backend for `call` on `platform` ("cpu", "gpu" or "tpu", the platform of the mesh's devices).
+def resolve(requested: str, call: Call, target: Target) -> Choice:
+    """The backend for `call` on `target`.
 
-    `requested` is a backend's name, which serves or raises `UsageError` with the reason, or "auto": cudnn where it can
-    serve, else xla while the scores fit in SCORES_LIMIT bytes, else chunked.
+    `requested` is a backend's name, which serves or raises `UsageError` with the reason, or "auto": the fused kernel of
+    the platform where it can serve, else xla while the scores fit in SCORES_LIMIT bytes, else chunked.
     """
-    if requested not in get_args(Backend):
+    if requested not in get_args(Name):
         raise UsageError(f"attention = {requested!r}: no such backend{nearest(requested, BACKENDS)}")
-    scores = 4 * call.batch * call.query_heads * call.queries * call.keys
-    fits = "within" if scores <= SCORES_LIMIT else "above"
-    size = f"scores of one call take {scores / 2**20:.0f} MiB, {fits} {SCORES_LIMIT >> 20} MiB"
-    cannot = cudnn_refusal(call, platform, capability)
-    if requested == "cudnn" and cannot:
-        raise UsageError(f"attention = 'cudnn': {cannot}; use auto, xla or chunked")
     if requested != "auto":
+        cannot = refusal(requested, call, target)
+        if cannot:
+            able = [name for name in BACKENDS if not refusal(name, call, target)]
+            raise UsageError(f"attention = {requested!r}: {cannot}; use auto, {' or '.join(able)}")
         return Choice(requested, "asked for by name", {n: "another was asked for" for n in BACKENDS if n != requested})
-    if not cannot:
-        return Choice(
-            "cudnn", "fused kernel that can serve this call", {n: "slower than cudnn" for n in ("xla", "chunked")}
+    fits = "within" if call.scores <= SCORES_LIMIT else "above"
+    size = f"scores of one call take {call.scores / 2**20:.0f} MiB, {fits} {SCORES_LIMIT >> 20} MiB"
+    cannot = {name: refusal(name, call, target) for name in BACKENDS}
+    if call.scores > SCORES_LIMIT:
+        cannot["xla"] = size
+    chosen = next(name for name, reason in cannot.items() if not reason)
+    kernel = BACKENDS[chosen].platform is not None
+    slower = "slower than the fused kernel" if kernel else "saves memory that is not short"
+    refused = {name: reason or slower for name, reason in cannot.items() if name != chosen}
+    return Choice(chosen, "fused kernel that can serve this call" if kernel else size, refused)
+
+
+def refusal(name: str, call: Call, target: Target) -> str:
+    """Why backend `name` cannot serve, or an empty string."""
+    backend = BACKENDS[name]
+    if backend.platform not in (None, target.platform):
+        place = (
+            f"the mesh is on {target.platform}" if target.platform != "unknown" else "the platform is not known here"
         )
-    if scores <= SCORES_LIMIT:
-        return Choice("xla", size, {"cudnn": cannot, "chunked": "saves memory that is not short"})
-    return Choice("chunked", size, {"cudnn": cannot, "xla": size})
+        return f"needs {HARDWARE[backend.platform]}, {place}"
+    return backend.refusal(call, target)
 
 
-def cudnn_refusal(call: Call, platform: str, capability: float | None) -> str:
-    """Why cuDNN cannot serve, or an empty string."""
-    largest = 256 if (capability or 0.0) >= 9.0 else 128
-    if platform != "gpu":
-        return f"needs an NVIDIA GPU, the mesh is on {platform}"
-    if capability is not None and capability < 8.0:
-        return f"needs compute capability 8.0, the device has {capability}"
-    if call.dtype not in ("bfloat16", "float16"):
-        return f"takes bfloat16 or float16, not {call.dtype}"
-    if call.head_dim % 8 or call.head_dim > largest:
-        return f"head_dim must be a multiple of 8 up to {largest}, not {call.head_dim}"
-    if not call.fused:
-        return "takes no mask by positions, by segments or of the caller's own"
-    return ""
+def choose(requested: str, call: Call, target: Target) -> Backend:
+    """The backend that serves a call being traced or run, by the rules of `resolve`.
+
+    A trainer has resolved "auto" beforehand, knowing the devices of its mesh. Under a bare `jax.jit` the platform is
+    not known: "auto" then stays with what runs everywhere, and a name is checked against everything else.
+    """
+    if target.platform == "unknown" and requested in BACKENDS:
+        target = Target(BACKENDS[requested].platform or "unknown")
+    return BACKENDS[resolve(requested, call, target).backend]
 
 
 def serve(
-    backend: str, query: jax.Array, key: jax.Array, value: jax.Array, visibility: Visibility, scale: float
+    backend: Backend,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    scale: float,
+    turns: tuple[Rotary | None, Rotary | None] = (None, None),
 ) -> jax.Array:
-    """Attention [B, T, N, H] by `backend`; float32 arrays in float32, whatever the platform's default precision.
+    """Attention [B, T, N, H]; float32 arrays in float32, whatever the platform's default precision.
 
-    "auto" is for direct calls and stays with what runs on every platform; a trainer resolves it beforehand, knowing
-    the mesh. Traced arrays do not know their platform, so a name is then checked against everything else.
+    `turns`: the rotations of values and of outputs that a backend with `turns` is to apply.
     """
-    batch, queries, heads, head_dim = query.shape
-    call = Call(batch, queries, key.shape[1], heads, head_dim, jnp.dtype(query.dtype).name, visibility.fused)
-    platform, capability = "gpu" if backend == "cudnn" else "unknown", None
-    if backend != "auto" and not isinstance(query, Tracer):
-        device = next(iter(jnp.asarray(query).devices()))
-        platform, capability = device.platform, getattr(device, "compute_capability", None)
-    chosen = resolve(backend, call, platform=platform, capability=float(capability) if capability else None).backend
-    with jax.default_matmul_precision("highest") if call.dtype == "float32" else nullcontext():
-        return BACKENDS[chosen](query, key, value, visibility, scale)
+    with jax.default_matmul_precision("highest") if query.dtype == "float32" else nullcontext():
+        return backend.attend(query, key, value, visibility, scale, *(turns if backend.turns else ()))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rove_jax.attention.call import Call, Target
 from rove_jax.attention.visibility import Visibility
 
 Query = Float[Array, "B T N H"]
@@ -23,8 +24,22 @@ def xla(query: Query, key: Key, value: Key, visibility: Visibility, scale: float
 
 
 def cudnn(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> Query:
-    """cuDNN flash attention, for what it can mask by itself (`resolve` refuses the rest)."""
+    """cuDNN flash attention, for what it can mask by itself (`cudnn_refusal` has the rest)."""
     return fused(query, key, value, visibility, scale, "cudnn")
+
+
+def cudnn_refusal(call: Call, target: Target) -> str:
+    """Why cuDNN cannot serve a call on a GPU, or an empty string."""
+    largest = 256 if (target.capability or 0.0) >= 9.0 else 128
+    if target.capability is not None and target.capability < 8.0:
+        return f"needs compute capability 8.0, the device has {target.capability}"
+    if call.dtype not in ("bfloat16", "float16"):
+        return f"takes bfloat16 or float16, not {call.dtype}"
+    if call.head_dim % 8 or call.head_dim > largest:
+        return f"head_dim must be a multiple of 8 up to {largest}, not {call.head_dim}"
+    if not call.aligned or call.segments or call.mask:
+        return "takes no mask by positions, by segments or of the caller's own"
+    return ""
 
 
 def fused(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rove_jax.attention.rotary_attention import attend, check_shapes, turned_in
+from rove_jax.attention.rotary_attention import attend, check_shapes
 from rove_jax.attention.visibility import describe
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
@@ -91,8 +91,7 @@ def attention_fn(rotary: Rotary | None, value_rotary: Rotary | None, backend: st
         at_query = index if visibility.query_positions is None else visibility.query_positions
         at_key = index if visibility.key_positions is None else visibility.key_positions
         with jax.default_matmul_precision(precision):
-            key, value = turned_in(key, value, at_key, rotary, value_rotary)
-            out = attend(query, key, value, at_query, visibility, rotary, value_rotary, backend)
+            out = attend(query, key, value, at_query, at_key, visibility, rotary, value_rotary, backend)
         return out.reshape((*leading, *out.shape[1:]))
 
     return attention

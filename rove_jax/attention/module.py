@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer
 
-from rove_jax.attention.rotary_attention import Store, cached_attention, rotary_attention
+from rove_jax.attention.cache import Store, cached_attention
+from rove_jax.attention.rotary_attention import rotary_attention
 from rove_jax.config import Rotary
 
 Init = jax.nn.initializers.Initializer
@@ -31,6 +32,7 @@ class RotaryAttention(nnx.Module):
         value_rotary: Rotary | None,
         window: int | None = None,
         backend: str = "auto",
+        turns: str = "qkvo",
         bias: bool = True,
         dtype: str = "float32",
         kernel_init: Init = DEFAULT_INIT,
@@ -63,7 +65,8 @@ class RotaryAttention(nnx.Module):
             bias_metadata={"axes": ("model",)},
             rngs=rngs,
         )
-        self.rotary, self.value_rotary, self.window, self.backend = rotary, value_rotary, window, backend
+        self.rotary, self.value_rotary, self.turns = rotary, value_rotary, turns
+        self.window, self.backend = window, backend
 
     def __call__(
         self,
@@ -103,6 +106,7 @@ class RotaryAttention(nnx.Module):
                 segments=segments,
                 window=self.window,
                 backend=self.backend,
+                turns=self.turns,
             )
         else:
             out = rotary_attention(
@@ -116,6 +120,7 @@ class RotaryAttention(nnx.Module):
                 segments=segments,
                 window=self.window,
                 backend=self.backend,
+                turns=self.turns,
                 contiguous=contiguous,
             )
         return self.out(out), store, {"query": query, "key": key, "value": value}

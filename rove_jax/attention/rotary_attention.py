@@ -1,17 +1,14 @@
-"""RoPE and RoVE attention. Values are turned, and outputs turned back, here and nowhere else."""
+"""RoPE and RoVE attention. What turns, and by which position, is decided here and nowhere else."""
 
-from dataclasses import dataclass
-
-import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Integer
 
-from rove_jax.attention.backends import serve
+from rove_jax.attention.backends import choose, serve
+from rove_jax.attention.call import Call, Target
 from rove_jax.attention.visibility import Visibility, describe
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
-from rove_jax.rotary import checked_positions, logit_scale, rotate
+from rove_jax.rotary import logit_scale, rotate
 
 Segments = Int[Array, "B T"] | tuple[Int[Array, "B T"], Int[Array, "B S"]]
 
@@ -30,7 +27,7 @@ def rotary_attention(
     window: int | None = None,
     backend: str = "auto",
     contiguous: bool = False,
-    ablation_absolute_values: bool = False,
+    turns: str = "qkvo",
 ) -> Float[Array, "B T N H"]:
     """y_i = R_i^-1 sum_j A_ij R_j v_j, A = softmax(m^2 q_i^T R_(j-i) k_j / sqrt(H)) (arXiv 2606.11275, Def. 3.1).
 
@@ -47,7 +44,8 @@ def rotary_attention(
       backend: "auto", or a name of `attention.BACKENDS`, which serves or raises `UsageError`.
       contiguous: promises, statically, that positions rise by one from index to index inside each segment (T = S), so
         that fused causal kernels stay usable.
-      ablation_absolute_values: for ablations only: leaves the output unturned, so that absolute positions leak.
+      turns: for ablations only: which of q, k, v and the output o turn at all. With one of q and k, or one of v and o,
+        absolute positions leak.
     """
     check_shapes(query, key, value)
     visibility = describe(
@@ -61,106 +59,40 @@ def rotary_attention(
     )
     at_query = jnp.arange(query.shape[1]) if query_positions is None else visibility.query_positions
     at_key = at_query if visibility.key_positions is None else visibility.key_positions
-    key, value = turned_in(key, value, at_key, rotary, value_rotary)
-    return attend(
-        query, key, value, at_query, visibility, rotary, value_rotary, backend, turn_back=not ablation_absolute_values
-    )
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Store:
-    """Keys and values of one layer, turned by their own positions, so that decoding never turns them again.
-
-    key, value: [B, S, K, H]. positions, segments: int32 [B, S]; segment 0 marks a slot as empty. length: int32 scalar,
-    slots written so far.
-    """
-
-    key: Array
-    value: Array
-    positions: Array
-    segments: Array
-    length: Array
-
-
-def cached_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B T K H"],
-    value: Float[Array, "B T K H"],
-    store: Store,
-    *,
-    rotary: Rotary | None,
-    value_rotary: Rotary | None,
-    positions: Integer[Array, "..."],
-    segments: Int[Array, "B T"],
-    window: int | None = None,
-    backend: str = "auto",
-) -> tuple[Float[Array, "B T N H"], Store]:
-    """Causal `rotary_attention` of T new tokens over a store that they are first written to.
-
-    Writing past the last slot raises `UsageError`; in a traced call, which cannot know, it gives NaN.
-    """
-    check_shapes(query, key, value)
-    (batch, new, *heads), slots = key.shape, store.key.shape[1]
-    if store.key.shape != (batch, slots, *heads):
-        raise UsageError(f"store of keys {store.key.shape}: new keys are {key.shape}")
-    written = 0 if isinstance(store.length, Tracer) else int(store.length)
-    if written + new > slots:
-        raise UsageError(f"{new} new tokens: the cache has {slots} slots, {written} of them written")
-    value = jnp.where(store.length + new > slots, jnp.asarray(jnp.nan, value.dtype), value)
-    positions = jnp.broadcast_to(checked_positions(positions), segments.shape)
-    key, value = turned_in(key, value, positions, rotary, value_rotary)
-    store = Store(
-        *(
-            jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), store.length, axis=1)
-            for old, new in (
-                (store.key, key),
-                (store.value, value),
-                (store.positions, positions),
-                (store.segments, segments),
-            )
-        ),
-        length=store.length + positions.shape[1],
-    )
-    visibility = describe(
-        (batch, new, slots),
-        is_causal=True,
-        window=window,
-        contiguous=False,
-        query_positions=positions,
-        key_positions=store.positions,
-        segments=(segments, store.segments),
-    )
-    cached = (store.key.astype(query.dtype), store.value.astype(query.dtype))
-    return attend(query, *cached, positions, visibility, rotary, value_rotary, backend), store
-
-
-def turned_in(
-    key: Array, value: Array, positions: Array, rotary: Rotary | None, value_rotary: Rotary | None
-) -> tuple[Array, Array]:
-    """Keys and values, each turned by its own position."""
-    key = key if rotary is None else rotate(key, positions, rotary)
-    value = value if value_rotary is None else rotate(value, positions, value_rotary)
-    return key, value
+    return attend(query, key, value, at_query, at_key, visibility, rotary, value_rotary, backend, turns)
 
 
 def attend(
     query: Array,
     key: Array,
     value: Array,
-    positions: Array,
+    at_query: Array,
+    at_key: Array | None,
     visibility: Visibility,
     rotary: Rotary | None,
     value_rotary: Rotary | None,
     backend: str,
-    turn_back: bool = True,
+    turns: str = "qkvo",
 ) -> Array:
-    """Attention over keys and values that are already turned; the output is turned back by the query's position."""
-    query = query if rotary is None else rotate(query, positions, rotary)
+    """`rotary_attention` after its checks. `at_key` None: keys and values are turned already."""
+    serving = choose(backend, Call.of(query, key, visibility), Target.here(query))
+    turning = {x: (rotary if x in "qk" else value_rotary) if x in turns else None for x in "qkvo"}
+    if at_key is None:
+        turning |= {"k": None, "v": None}
+    else:
+        key = turned(key, at_key, turning["k"])
+    query = turned(query, at_query, turning["q"])
     # The backend's 1/sqrt(H) and YaRN's temperature, which belongs to logits only, in one factor.
     scale = logit_scale(rotary) / query.shape[-1] ** 0.5
-    out = serve(backend, query, key, value, visibility, scale)
-    return rotate(out, positions, value_rotary, inverse=True) if value_rotary is not None and turn_back else out
+    if serving.turns:
+        return serve(serving, query, key, value, visibility, scale, (turning["v"], turning["o"]))
+    value = value if at_key is None else turned(value, at_key, turning["v"])
+    return turned(serve(serving, query, key, value, visibility, scale), at_query, turning["o"], inverse=True)
+
+
+def turned(x: Array, positions: Array, rotary: Rotary | None, *, inverse: bool = False) -> Array:
+    """`rotate`, if there is a rotation."""
+    return x if rotary is None else rotate(x, positions, rotary, inverse=inverse)
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:

@@ -7,8 +7,26 @@ from typing import Literal
 from rove_jax.config.rotation import Rotary, Scaling
 from rove_jax.errors import UsageError, require, require_choice
 
-Variant = Literal["nope", "rope", "rove", "custom"]
-Backend = Literal["auto", "xla", "cudnn", "chunked"]
+Variant = Literal[
+    "nope", "rope", "rove", "custom", "vo", "absolute_q", "absolute_k", "absolute_v", "absolute_o", "absolute_qkv"
+]
+Backend = Literal["auto", "xla", "cudnn", "chunked", "splash"]
+
+TURNS: dict[str, str] = {
+    "nope": "",
+    "rope": "qk",
+    "rove": "qkvo",
+    "custom": "qkvo",
+    "vo": "vo",
+    # Ablations in which absolute positions leak: nothing is promised beyond the training length.
+    "absolute_q": "q",
+    "absolute_k": "k",
+    "absolute_v": "v",
+    "absolute_o": "o",
+    "absolute_qkv": "qkv",
+}
+"""What turns in each variant: queries, keys, values, and outputs (back). The nine patterns of Su's table
+(kexue.fm/archives/10862), and custom, in which values have a rotation of their own."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +34,8 @@ class Model:
     """A GPT-2-style decoder without learned positions. Presets: `rove_jax.models.presets`."""
 
     variant: Variant = "rove"
-    """What is rotated: nope nothing, rope q and k, rove q, k, v and back, custom by `rotary` and `value_rotary`."""
+    """What is rotated: nope nothing, rope q and k, rove q, k, v and back, custom by `rotary` and `value_rotary`;
+    for ablations: vo values and back, absolute_* the letters in the name."""
     layers: int = 4
     width: int = 128
     """D, channels of the residual stream."""
@@ -37,7 +56,7 @@ class Model:
     """On embeddings and on both residual branches; attention weights have none (fused kernels)."""
     norm_epsilon: float = 1e-5
     rotary: Rotary = Rotary()
-    """Rotation of queries and keys (and, for rove, of values)."""
+    """Rotation of queries and keys and, but for custom, of values."""
     value_rotary: Rotary = Rotary()
     """Rotation of values; read by variant custom only."""
     window: int | None = None
@@ -71,7 +90,7 @@ class Model:
                 f"model.value_rotary: variant {self.variant} does not read it; set model.variant to custom, or change "
                 "model.rotary"
             )
-        if self.variant == "nope" and self.rotary != Rotary():
+        if not self.turns and self.rotary != Rotary():
             raise UsageError("model.rotary: variant nope rotates nothing; set model.variant to rope or rove")
         for rotary in self.rotations:
             if rotary is not None:
@@ -79,13 +98,17 @@ class Model:
 
     @property
     def rotations(self) -> tuple[Rotary | None, Rotary | None]:
-        """(rotation of q and k, rotation of values), None where nothing turns. The one table of variants."""
-        return {
-            "nope": (None, None),
-            "rope": (self.rotary, None),
-            "rove": (self.rotary, self.rotary),
-            "custom": (self.rotary, self.value_rotary),
-        }[self.variant]
+        """(rotation of q and k, rotation of values and outputs), None where nothing turns. See `TURNS`."""
+        values = self.value_rotary if self.variant == "custom" else self.rotary
+        return (
+            self.rotary if set("qk") & set(self.turns) else None,
+            values if set("vo") & set(self.turns) else None,
+        )
+
+    @property
+    def turns(self) -> str:
+        """Which of q, k, v and the output o turn."""
+        return TURNS[self.variant]
 
     @property
     def padded_vocab(self) -> int:
@@ -97,10 +120,11 @@ class Model:
         `values`: those of values too, as in the paper; else they keep the frequencies they were trained with.
         """
         rotary, value_rotary = self.rotations
-        if rotary is None:
+        if rotary is None and (value_rotary is None or not values):
             return self
-        scaled = dataclasses.replace(self, rotary=dataclasses.replace(rotary, scaling=scaling))
-        if value_rotary is None or (values and self.variant == "rove"):
+        scaled = dataclasses.replace(self, rotary=dataclasses.replace(self.rotary, scaling=scaling))
+        if value_rotary is None or (values and self.variant != "custom"):
             return scaled
+        require(self.turns == "qkvo", "model.variant", self.variant, "scales the frequencies of values with the rest")
         value_rotary = dataclasses.replace(value_rotary, scaling=scaling) if values else value_rotary
         return dataclasses.replace(scaled, variant="custom", value_rotary=value_rotary)

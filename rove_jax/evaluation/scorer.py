@@ -76,10 +76,8 @@ def compute_config(cfg: Model, params: dict, *, batch: int, length: int, masked:
     evaluation may run on another device and reads other lengths. `masked`: it must take positions and segments.
     """
     device = next(iter(jnp.asarray(jax.tree.leaves(params)[0]).devices()))
-    capability = getattr(device, "compute_capability", None)
-    call = attention.Call(batch, length, length, cfg.query_heads, cfg.head_dim, cfg.dtype, fused=not masked)
-    choice = attention.resolve(
-        "auto", call, platform=device.platform, capability=float(capability) if capability else None
-    )
+    sizes = (batch, length, length, cfg.query_heads, cfg.kv_heads, cfg.head_dim)
+    call = attention.Call(*sizes, cfg.dtype, window=cfg.window, aligned=not masked, segments=masked)
+    choice = attention.resolve("auto", call, attention.Target.device(device))
     # One compiled layer: an evaluation compiles once per length and scaling, and runs each program a few times.
     return replace(cfg, attention=choice.backend, dropout=0.0, remat="none", scan_layers=True)

@@ -70,6 +70,7 @@ class Block(nnx.Module):
             head_dim=cfg.head_dim,
             rotary=rotary,
             value_rotary=value_rotary,
+            turns=cfg.turns,
             window=cfg.window,
             backend=cfg.attention,
             bias=cfg.bias,

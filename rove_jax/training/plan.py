@@ -84,12 +84,10 @@ def choose_attention(settings: config.Config, mesh: jax.sharding.Mesh) -> attent
         queries=settings.data.context_length,
         keys=settings.data.context_length,
         query_heads=model.query_heads // mesh.shape["tensor"],
+        kv_heads=model.kv_heads // mesh.shape["tensor"],
         head_dim=model.head_dim,
         dtype=model.dtype,
-        fused=not settings.data.segments,
+        window=model.window,
+        segments=settings.data.segments,
     )
-    # Devices that have no such notion lack the attribute.
-    capability = getattr(device, "compute_capability", None)
-    return attention.resolve(
-        model.attention, call, platform=device.platform, capability=float(capability) if capability else None
-    )
+    return attention.resolve(model.attention, call, attention.Target.device(device))

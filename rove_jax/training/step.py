@@ -81,4 +81,6 @@ def compile_update(
     shape = (settings.training.batch_size, settings.data.context_length + 1)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding.batch(mesh))
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(placed, sharding.replicated(mesh)))
-    return jitted.lower(target, tokens).compile()
+    # The mesh tells attention the platform, and how to lay kernels over the devices.
+    with jax.set_mesh(mesh):
+        return jitted.lower(target, tokens).compile()

@@ -1,0 +1,97 @@
+"""What decides on an attention backend: the call, and the hardware it is for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from rove_jax.attention.visibility import Visibility
+
+_interpreted: ContextVar[bool] = ContextVar("interpreted", default=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Shapes, dtype and features of one attention call, on one device."""
+
+    batch: int
+    queries: int
+    keys: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    causal: bool = True
+    window: int | None = None
+    aligned: bool = True
+    """Index order is position order, with steps of one inside every segment."""
+    segments: bool = False
+    mask: bool = False
+    """A mask of the caller's own."""
+
+    @staticmethod
+    def of(query: jax.Array, key: jax.Array, visibility: Visibility) -> "Call":
+        """The call of query [B, T, N, H] on key [B, S, K, H]."""
+        batch, queries, heads, head_dim = query.shape
+        return Call(
+            *(batch, queries, key.shape[1], heads, key.shape[2], head_dim, jnp.dtype(query.dtype).name),
+            causal=visibility.causal,
+            window=visibility.window,
+            aligned=visibility.aligned,
+            segments=visibility.query_segments is not None,
+            mask=visibility.given is not None,
+        )
+
+    @property
+    def scores(self) -> int:
+        """Bytes of float32 scores [B, N, T, S]."""
+        return 4 * self.batch * self.query_heads * self.queries * self.keys
+
+
+@dataclass(frozen=True)
+class Target:
+    """The hardware a call is compiled for."""
+
+    platform: str
+    """"cpu", "gpu" or "tpu"; "unknown" in a traced call outside `jax.set_mesh`."""
+    capability: float | None = None
+    """Compute capability of an NVIDIA GPU, where known."""
+
+    @staticmethod
+    def device(device: Any) -> "Target":
+        """That of a `jax.Device`."""
+        capability = getattr(device, "compute_capability", None)  # devices that have no such notion lack the attribute
+        return Target("tpu" if _interpreted.get() else device.platform, float(capability) if capability else None)
+
+    @staticmethod
+    def here(x: jax.Array) -> "Target":
+        """Where a call with `x` will run: by the mesh of `jax.set_mesh`, else by the device of `x`, unless traced."""
+        mesh = jax.sharding.get_abstract_mesh()
+        if _interpreted.get():
+            return Target("tpu")
+        if not mesh.empty and mesh.abstract_device is not None:
+            return Target(mesh.abstract_device.platform)
+        return Target("unknown") if isinstance(x, Tracer) else Target.device(next(iter(jnp.asarray(x).devices())))
+
+
+@contextmanager
+def interpret() -> Iterator[None]:
+    """Within this context TPU kernels are interpreted, on any platform: slow, and for tests.
+
+    Backends are chosen as on a TPU. What was compiled before by an enclosing `jax.jit` keeps its backend.
+    """
+    token = _interpreted.set(True)
+    try:
+        yield
+    finally:
+        _interpreted.reset(token)
+
+
+def interpreted() -> bool:
+    """Whether `interpret` is in force."""
+    return _interpreted.get()
