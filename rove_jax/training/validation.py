@@ -51,4 +51,5 @@ class Validation:
         tokens = jax.ShapeDtypeStruct((self.rows, cfg.data.context_length + 1), jnp.int32, sharding=where)
         rows = jax.ShapeDtypeStruct((self.rows,), jnp.float32, sharding=where)
         whole = sharding.replicated(self.plan.mesh)
-        return jax.jit(score, out_shardings=whole).lower(self.plan.target.params, tokens, rows).compile()
+        with jax.set_mesh(self.plan.mesh):
+            return jax.jit(score, out_shardings=whole).lower(self.plan.target.params, tokens, rows).compile()

@@ -64,6 +64,46 @@ def attention(
     return out
 
 
+def turned_attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    qk_frequencies: np.ndarray,
+    v_frequencies: np.ndarray,
+    seen: np.ndarray,
+    query_positions: np.ndarray,
+    key_positions: np.ndarray,
+    logit_scale: float = 1.0,
+    pairing: str = "half",
+    turns: str = "qkvo",
+) -> np.ndarray:
+    """Attention in which those of q, k, v and the output o that are in `turns` are turned by their own position.
+
+    As `attention`, whose result this is for all four; `seen` and the positions may lack the batch axis.
+    """
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    batch, queries, heads, head_dim = query.shape
+    keys = key.shape[1]
+
+    def turn(x: np.ndarray, letter: str, frequencies: np.ndarray, positions: np.ndarray, sign: int = 1) -> np.ndarray:
+        if letter not in turns:
+            return x
+        positions = np.broadcast_to(positions, x.shape[:2])
+        angles = {int(p): sign * np.asarray(frequencies) * int(p) for p in positions.flat}
+        matrices = {p: rotation(angle, head_dim, pairing) for p, angle in angles.items()}
+        return np.stack([[row[t] @ matrices[int(at[t])].T for t in range(len(at))] for row, at in zip(x, positions)])
+
+    query = turn(query, "q", qk_frequencies, query_positions)
+    key = np.repeat(turn(key, "k", qk_frequencies, key_positions), heads // key.shape[2], axis=2)
+    value = np.repeat(turn(value, "v", v_frequencies, key_positions), heads // value.shape[2], axis=2)
+    seen = np.broadcast_to(seen, (batch, queries, keys))[:, None]
+    logits = np.where(seen, np.einsum("btnh,bsnh->bnts", query, key) * logit_scale / np.sqrt(head_dim), -1e300)
+    weights = np.where(seen, np.exp(logits - logits.max(-1, keepdims=True)), 0.0)
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    return turn(np.einsum("bnts,bsnh->btnh", weights, value), "o", v_frequencies, query_positions, -1)
+
+
 def fast_attention(
     query: np.ndarray,
     key: np.ndarray,
