@@ -1,6 +1,7 @@
 """The resolver: what it picks, what it refuses and why; and the Flax adapter."""
 
 import dataclasses
+from typing import get_args
 
 import flax.linen as linen
 import jax
@@ -10,9 +11,9 @@ import pytest
 from flax import nnx
 
 from rove_jax.attention import BACKENDS, Call, Target, attention_fn, resolve, rotary_attention
-from rove_jax.attention.backends import SCORES_LIMIT
+from rove_jax.attention.backends import SCORES_LIMIT, choose
 from rove_jax.attention.visibility import Visibility
-from rove_jax.config import Rotary
+from rove_jax.config import Backend, Rotary
 from rove_jax.errors import UsageError
 
 CALL = Call(batch=8, queries=1024, keys=1024, query_heads=12, kv_heads=12, head_dim=64, dtype="bfloat16")
@@ -31,6 +32,11 @@ LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
         (dataclasses.replace(CALL, head_dim=136), "gpu", 9.0, "cudnn"),
         (dataclasses.replace(CALL, head_dim=264), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, segments=True), "gpu", 9.0, "chunked"),
+        (dataclasses.replace(CALL, window=64), "gpu", 9.0, "cudnn"),
+        (dataclasses.replace(CALL, window=64, causal=False), "gpu", 9.0, "chunked"),
+        (dataclasses.replace(CALL, aligned=False), "gpu", 9.0, "chunked"),
+        (dataclasses.replace(CALL, mask=True), "gpu", 9.0, "chunked"),
+        (dataclasses.replace(CALL, queries=1023, keys=1023), "gpu", 8.0, "cudnn"),
         (dataclasses.replace(CALL, batch=2, dtype="float32"), "cpu", None, "xla"),
         (dataclasses.replace(CALL, batch=2), "tpu", None, "xla"),
         (LONG, "cpu", None, "chunked"),
@@ -57,6 +63,20 @@ def test_a_name_serves_or_raises_with_the_reason():
         resolve("cudnn", CALL, Target("gpu", 7.5))
     with pytest.raises(UsageError, match="no such backend; did you mean cudnn"):
         resolve("cuddn", CALL, Target("gpu"))
+
+
+def test_every_name_of_the_config_is_a_backend():
+    assert sorted(BACKENDS) == sorted(set(get_args(Backend)) - {"auto"})
+
+
+def test_what_is_not_known_is_not_held_against_a_name():
+    """A trainer resolves for its devices; the trace, which sees their platform only, must agree."""
+    large = dataclasses.replace(CALL, head_dim=256)
+    assert resolve("cudnn", large, Target("gpu", 9.0)).backend == "cudnn"
+    assert choose("cudnn", large, Target("gpu")) is choose("cudnn", large, Target("unknown")) is BACKENDS["cudnn"]
+    with pytest.raises(UsageError, match="up to 128"):
+        choose("cudnn", large, Target("gpu", 8.0))
+    assert choose("auto", CALL, Target("unknown")) in (BACKENDS["xla"], BACKENDS["chunked"])
 
 
 def test_chunked_never_forms_the_whole_scores_forward_or_backward():

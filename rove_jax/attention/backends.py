@@ -1,5 +1,6 @@
 """Which attention backend serves a call, and why the others do not."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -100,10 +101,12 @@ def choose(requested: str, call: Call, target: Target) -> Backend:
     """The backend that serves a call being traced or run, by the rules of `resolve`.
 
     A trainer has resolved "auto" beforehand, knowing the devices of its mesh. Under a bare `jax.jit` the platform is
-    not known: "auto" then stays with what runs everywhere, and a name is checked against everything else.
+    not known: "auto" then stays with what runs everywhere. A name is checked against all that is known.
     """
-    if target.platform == "unknown" and requested in BACKENDS:
-        target = Target(BACKENDS[requested].platform or "unknown")
+    if requested in BACKENDS:
+        unknown = target.platform == "unknown"
+        platform = (BACKENDS[requested].platform if unknown else None) or target.platform
+        target = Target(platform, math.inf if target.capability is None else target.capability)
     return BACKENDS[resolve(requested, call, target).backend]
 
 

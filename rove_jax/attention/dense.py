@@ -37,6 +37,8 @@ def cudnn_refusal(call: Call, target: Target) -> str:
         return f"takes bfloat16 or float16, not {call.dtype}"
     if call.head_dim % 8 or call.head_dim > largest:
         return f"head_dim must be a multiple of 8 up to {largest}, not {call.head_dim}"
+    if call.window is not None and not call.causal:
+        return "takes a window only together with causality"
     if not call.aligned or call.segments or call.mask:
         return "takes no mask by positions, by segments or of the caller's own"
     return ""
