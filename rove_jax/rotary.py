@@ -89,17 +89,58 @@ def checked_positions(positions: Shaped[Array, "..."]) -> Int[Array, "..."]:
 @functools.partial(jax.jit, static_argnames=("rotary", "inverse"))
 def turn(x: Array, positions: Array, rotary: Rotary, inverse: bool) -> Array:
     """`rotate` after its checks. Jitted, so that a model lowers the tables once, not once per layer and use."""
-    dims = rotary.turned(x.shape[-1])
-    cos, sin = angles(positions, rotary, x.shape[-1])
-    shape = (1,) * (x.ndim - 2 - positions.ndim) + positions.shape + (1, dims // 2)
+    cos, sin = full_width(*angles(positions, rotary, x.shape[-1]), rotary, x.shape[-1])
+    shape = (1,) * (x.ndim - 2 - positions.ndim) + positions.shape + (1, x.shape[-1])
     cos, sin = cos.reshape(shape), (-sin if inverse else sin).reshape(shape)
-    turning = x[..., :dims].astype(jnp.float32)
+    # Of the platform that is compiled for; the other form leaves no trace in the program.
+    forms = {"tpu": turn_by_product, "default": turn_by_padding}
+    forms = {platform: functools.partial(form, rotary=rotary) for platform, form in forms.items()}
+    return jax.lax.platform_dependent(x, cos, sin, **forms)
+
+
+def full_width(cos: Array, sin: Array, rotary: Rotary, head_dim: int) -> tuple[Array, Array]:
+    """(cos, signed sin) for every channel, from those of every pair: float32 [..., H]; 1 and 0 where nothing turns.
+
+    The rotation is then x cos + (x, partners swapped) sin.
+    """
+    rest = [(0, 0)] * (cos.ndim - 1) + [(0, head_dim - rotary.turned(head_dim))]
     if rotary.pairing == "half":
-        first, second = jnp.split(turning, 2, axis=-1)
-        turned = jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+        cos, sin = jnp.concatenate([cos, cos], -1), jnp.concatenate([-sin, sin], -1)
     else:
-        first, second = turning[..., 0::2], turning[..., 1::2]
-        pairs = jnp.stack([first * cos - second * sin, first * sin + second * cos], axis=-1)
-        turned = pairs.reshape(turning.shape)
-    turned = turned.astype(x.dtype)
-    return turned if dims == x.shape[-1] else jnp.concatenate([turned, x[..., dims:]], axis=-1)
+        cos, sin = (jnp.stack(pair, -1).reshape(*cos.shape[:-1], -1) for pair in ((cos, cos), (-sin, sin)))
+    return jnp.pad(cos, rest, constant_values=1.0), jnp.pad(sin, rest)
+
+
+def turn_by_padding(x: Array, cos: Array, sin: Array, *, rotary: Rotary) -> Array:
+    """The form for CPUs and GPUs: partners are put in their place by two pads, which fuse into one pass.
+
+    The transpose of a pad is a slice and that of a slice a pad, so the gradient is as fast: on two CPU cores 1.0 to 1.4
+    times a copy in float32, where split and concatenate take 1.4 (jax 0.10) to 2.7 times (jax 0.12).
+    """
+    turning, dims = x.astype(jnp.float32), rotary.turned(x.shape[-1])
+    rest, half = x.shape[-1] - dims, dims // 2
+    if rotary.pairing == "half":
+        first, second = turning[..., :half], turning[..., half:dims]
+        to_first, to_second = (0, half + rest, 0), (half, rest, 0)
+    else:
+        first, second = turning[..., 0:dims:2], turning[..., 1:dims:2]
+        to_first, to_second = (0, 1 + rest, 1), (1, rest, 1)
+    places = [(0, 0, 0)] * (x.ndim - 1)
+    zero = jnp.float32(0)
+    swapped = jax.lax.pad(second, zero, [*places, to_first]) + jax.lax.pad(first, zero, [*places, to_second])
+    return (turning * cos + swapped * sin).astype(x.dtype)
+
+
+def turn_by_product(x: Array, cos: Array, sin: Array, *, rotary: Rotary) -> Array:
+    """The form for TPUs: a product with the permutation that swaps partners, on the matrix unit.
+
+    Halves of 32 lanes would be padded to 128 and moved as such. Exact: each sum has one term, and the precision is
+    set here, whatever the global one.
+    """
+    dims = rotary.turned(x.shape[-1])
+    channel = np.arange(dims)
+    partner = (channel + dims // 2) % dims if rotary.pairing == "half" else channel ^ 1
+    swap = np.pad(np.eye(dims)[partner], (0, x.shape[-1] - dims)).astype(x.dtype)
+    precision = "highest" if x.dtype == jnp.float32 else None
+    swapped = jnp.matmul(x, swap, precision=precision, preferred_element_type=jnp.float32)
+    return (x.astype(jnp.float32) * cos + swapped * sin).astype(x.dtype)
