@@ -14,16 +14,30 @@ def parameter_count(cfg: Model, *, padded: bool = False) -> int:
     return vocab * cfg.width + cfg.layers * (attention + mlp + 2 * norm) + norm
 
 
+def forward_flops(cfg: Model, new: int, *, before: int = 0, logits: int | None = None) -> float:
+    """Model FLOPs of a forward pass over `new` tokens of one row that follow `before` others, logits at `logits` of
+    them (None: at all).
+
+    Two per multiply-add of each product with weights (unembedding over the vocabulary that exists included, embedding
+    lookup not) and of scores and their product with values. Attention counts what the mask leaves: all earlier tokens
+    and the token itself, fewer with a window. Rotations are not counted.
+    """
+    query, kv = cfg.query_heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
+    weights = cfg.layers * (cfg.width * (2 * query + 2 * kv) + 2 * cfg.width * cfg.mlp_width)
+    unembedding = cfg.vocab * cfg.width * (new if logits is None else logits)
+
+    def seen(tokens: int) -> float:
+        """Keys that the first `tokens` tokens see: 1, 2, ..., window, and window each from there on."""
+        full = min(cfg.window or tokens, tokens)
+        return full * (full + 1) / 2 + (tokens - full) * full
+
+    keys = seen(before + new) - seen(before)
+    return 2.0 * (weights * new + unembedding) + cfg.layers * 2.0 * 2.0 * query * keys
+
+
 def flops_per_token(cfg: Model, context_length: int) -> float:
     """Model FLOPs of one training token: forward and backward, three times the forward, nothing recomputed.
 
-    Two per multiply-add of each product with weights (unembedding over the vocabulary that exists included, embedding
-    lookup not) and of scores and their product with values. Attention counts what the mask leaves: on average
-    (T + 1) / 2 keys of a context of T, fewer with a window. Rotations are not counted.
+    On average (T + 1) / 2 keys of a context of T are seen. See `forward_flops` for what is counted.
     """
-    query, kv = cfg.query_heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
-    weights = cfg.layers * (cfg.width * (2 * query + 2 * kv) + 2 * cfg.width * cfg.mlp_width) + cfg.vocab * cfg.width
-    window = min(cfg.window or context_length, context_length)
-    # The first `window` queries see 1, 2, ..., window keys; the rest see `window` each.
-    keys = (window * (window + 1) / 2 + (context_length - window) * window) / context_length
-    return 3.0 * (2.0 * weights + cfg.layers * 2.0 * 2.0 * query * keys)
+    return 3.0 * forward_flops(cfg, context_length) / context_length

@@ -1,0 +1,113 @@
+"""Devices of named hardware that is not here, good for compiling only: `v5e:4x4`, `h100:1x1x1`.
+
+A TPU is compiled for by `libtpu`, a GPU by JAX's CUDA plugin; both are ordinary packages that need no device.
+"""
+
+import importlib.util
+import math
+import os
+import re
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from rove_jax.errors import UsageError, nearest
+
+TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+
+GPUS: dict[str, dict[str, Any]] = {
+    # NVIDIA's H100 SXM5 data sheet and Hopper whitepaper; limits per thread block: CUDA C++ Programming Guide, compute
+    # capability 9.0.
+    "h100": {
+        "description": "NVIDIA H100 80GB HBM3",
+        "capability": 9,
+        "core_count": 132,
+        "fpus_per_core": 128,
+        "clock_rate_ghz": 1.98,
+        "memory_bandwidth": 3_352_000_000_000,
+        "device_memory_size": 80 * 2**30,
+        "l2_cache_size": 50 * 2**20,
+        "shared_memory_per_core": 228 * 2**10,
+        "shared_memory_per_block_optin": 227 * 2**10,
+    }
+}
+"""What XLA asks of a GPU, from public figures: bytes, bytes per second, counts."""
+
+SAME_FOR_ALL = {
+    "threads_per_warp": 32,
+    "threads_per_block_limit": 1024,
+    "threads_per_core_limit": 2048,
+    "shared_memory_per_block": 48 * 2**10,
+    "registers_per_block_limit": 2**16,
+    "registers_per_core_limit": 2**16,
+    "block_dim_limit_x": 2**31 - 1,
+    "block_dim_limit_y": 2**16 - 1,
+    "block_dim_limit_z": 2**16 - 1,
+}
+
+EXAMPLES = "v5e:2x2, v5e:16x16, v6e:2x2, v5p:2x2x1, v4:2x2x1, tpu7x:2x2x1 or h100:1x1x1"
+
+
+def devices(name: str) -> list[Any]:
+    """The devices of `name`, KIND:SIZES.
+
+    SIZES of a TPU are its chips along each axis of the slice, of a GPU partitions x hosts x devices of a host. Nothing
+    but compiling can be done with the devices. Unless JAX has looked for devices before, it will use the CPU from here.
+
+    Raises:
+        UsageError: no such hardware, or the package that compiles for it is not installed.
+    """
+    kind, _, sizes = name.partition(":")
+    if kind not in (*TPUS, *GPUS) or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sizes):
+        known = nearest(kind, (*TPUS, *GPUS)) if kind not in (*TPUS, *GPUS) else ""
+        raise UsageError(f"topology = {name!r}: must be KIND:SIZES, such as {EXAMPLES}{known}")
+    # On a machine with libtpu or the plugin and no such device, looking for one would fail, or wait.
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        return gpu(kind, sizes) if kind in GPUS else tpu(kind, [int(size) for size in sizes.split("x")])
+    except RuntimeError as error:  # what XLA raises for a shape that does not exist
+        raise UsageError(f"topology = {name!r}: {str(error).splitlines()[0]}; such as {EXAMPLES}") from error
+
+
+def tpu(kind: str, sizes: list[int]) -> list[Any]:
+    """A slice of TPU chips."""
+    needs("libtpu", kind, "tpu")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or libtpu asks the cloud's metadata server what it runs on
+    # Hosts of 2 x 2 chips are the default, into which a single chip does not divide (an error on jax 0.10).
+    odd = any(size % 2 for size in sizes[:2])
+    hosts = {"chips_per_host_bounds": (*(1 if size % 2 else 2 for size in sizes[:2]), 1)} if odd else {}
+    name = f"{kind}:{'x'.join(map(str, sizes))}"
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=name, **hosts).devices)
+
+
+def gpu(kind: str, sizes: str) -> list[Any]:
+    """GPUs of one kind."""
+    needs("jax_cuda13_plugin", kind, "cuda")
+    if len(sizes.split("x")) != 3:
+        raise UsageError(f"topology = {kind}:{sizes}: a GPU takes PARTITIONSxHOSTSxDEVICES, such as 1x1x8")
+    text = target_config(kind)
+    found = topologies.get_topology_desc(platform="cuda", topology_name=kind, target_config=text, topology=sizes)
+    assert len(found.devices) == math.prod(map(int, sizes.split("x")))
+    return list(found.devices)
+
+
+def target_config(kind: str) -> str:
+    """The GPU as XLA's `GpuTargetConfigProto` in text form (xla/stream_executor/device_description.proto)."""
+    known = dict(GPUS[kind])
+    description, major = known.pop("description"), known.pop("capability")
+    fields = " ".join(f"{name}: {value}" for name, value in {**SAME_FOR_ALL, **known}.items())
+    capability = f"cuda_compute_capability {{ major: {major} }}"
+    return (
+        f'platform_name: "CUDA" device_description_str: "{description}" gpu_device_info {{ {fields} {capability} }}'
+    )
+
+
+def needs(package: str, kind: str, extra: str) -> None:
+    """Raise `UsageError` saying which extra to install unless `package` is there."""
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(
+            f"topology {kind}: compiling for it needs the package {package}; "
+            f'install it with `pip install -e ".[{extra}]"`'
+        )
