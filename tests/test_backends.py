@@ -38,7 +38,8 @@ LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
         (dataclasses.replace(CALL, mask=True), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, queries=1023, keys=1023), "gpu", 8.0, "cudnn"),
         (dataclasses.replace(CALL, batch=2, dtype="float32"), "cpu", None, "xla"),
-        (dataclasses.replace(CALL, batch=2), "tpu", None, "xla"),
+        (CALL, "tpu", None, "splash"),
+        (dataclasses.replace(CALL, dtype="float16"), "tpu", None, "chunked"),
         (LONG, "cpu", None, "chunked"),
     ],
 )

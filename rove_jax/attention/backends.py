@@ -11,6 +11,7 @@ import jax
 from rove_jax.attention.call import Call, Target
 from rove_jax.attention.chunked import chunked
 from rove_jax.attention.dense import cudnn, cudnn_refusal, xla
+from rove_jax.attention.splash import splash, splash_refusal
 from rove_jax.attention.visibility import Visibility
 from rove_jax.config import Backend as Name
 from rove_jax.config import Rotary
@@ -31,11 +32,13 @@ class Backend(NamedTuple):
     refusal: Callable[[Call, Target], str] = never
     """Why it cannot serve a call on its platform, in words, or an empty string."""
     turns: bool = False
-    """Whether it turns values and outputs itself: `attend` then takes, last, their rotations (or None)."""
+    """Whether it turns by index itself: `attend` then takes, last, the rotation of queries and keys and that of values
+    and outputs (or None)."""
 
 
 # In the order in which `auto` asks them.
 BACKENDS: dict[str, Backend] = {
+    "splash": Backend(splash, "tpu", splash_refusal, turns=True),
     "cudnn": Backend(cudnn, "gpu", cudnn_refusal),
     "xla": Backend(xla),
     "chunked": Backend(chunked),
@@ -121,7 +124,7 @@ def serve(
 ) -> jax.Array:
     """Attention [B, T, N, H]; float32 arrays in float32, whatever the platform's default precision.
 
-    `turns`: the rotations of values and of outputs that a backend with `turns` is to apply.
+    `turns`: the rotations of queries and keys, and of values and outputs, that a backend with `turns` is to apply.
     """
     with jax.default_matmul_precision("highest") if query.dtype == "float32" else nullcontext():
         return backend.attend(query, key, value, visibility, scale, *(turns if backend.turns else ()))

@@ -79,15 +79,18 @@ def attend(
     turning = {x: (rotary if x in "qk" else value_rotary) if x in turns else None for x in "qkvo"}
     if at_key is None:
         turning |= {"k": None, "v": None}
-    else:
-        key = turned(key, at_key, turning["k"])
+    inside: list[Rotary | None] = [None, None]
+    if serving.turns:
+        # Where both ends turn alike, only differences of positions matter, and indices have the same ones.
+        inside = [turning[one] if turning[one] == turning[other] else None for one, other in ("qk", "vo")]
+        turning |= {x: None for pair, rotation in zip(("qk", "vo"), inside) if rotation is not None for x in pair}
     query = turned(query, at_query, turning["q"])
+    if at_key is not None:
+        key, value = turned(key, at_key, turning["k"]), turned(value, at_key, turning["v"])
     # The backend's 1/sqrt(H) and YaRN's temperature, which belongs to logits only, in one factor.
     scale = logit_scale(rotary) / query.shape[-1] ** 0.5
-    if serving.turns:
-        return serve(serving, query, key, value, visibility, scale, (turning["v"], turning["o"]))
-    value = value if at_key is None else turned(value, at_key, turning["v"])
-    return turned(serve(serving, query, key, value, visibility, scale), at_query, turning["o"], inverse=True)
+    out = serve(serving, query, key, value, visibility, scale, (inside[0], inside[1]))
+    return turned(out, at_query, turning["o"], inverse=True)
 
 
 def turned(x: Array, positions: Array, rotary: Rotary | None, *, inverse: bool = False) -> Array:

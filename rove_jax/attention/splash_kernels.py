@@ -1,0 +1,260 @@
+"""Block-sparse attention as Pallas TPU kernels that turn what they load and turn back what they store.
+
+The recurrences are those of FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2), with the backward pass in one
+kernel; walking a list of visible blocks that is fetched ahead is the idea of JAX's public splash attention.
+
+In HBM an array is [B, T, heads x H], as the projections make it: two heads of 64 fill the 128 lanes of a tile, where
+[B, N, T, H] would leave half of each empty. In the kernels everything is transposed, [heads, H, block]: heads and
+channels lie along sublanes, where taking one of them, or swapping halves for a rotation, moves nothing; positions lie
+along lanes, so that each row's statistics are plain rows. A program serves a few key heads and all query heads that
+read them. Keys and values are loaded and turned once, and stay in VMEM for all later queries.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array
+
+from rove_jax.attention.splash_schedule import DONE, FIRST, FRESH, LAST, PARTIAL
+from rove_jax.config import Rotary
+from rove_jax.rotary import angles
+
+NEVER = -1e30
+"""Logit of a key that is not seen."""
+LOWEST = -1e29
+"""Where the running maximum starts: above NEVER, so that a row that sees nothing sums to 0."""
+LOG2_E = 1.4426950408889634
+VMEM_LIMIT = 64 * 2**20
+"""Bytes a kernel may take. The compiler's default is a part of what a core has."""
+RESIDENT = 24 * 2**20
+"""Bytes of keys, values and their gradients that stay in VMEM: 16,384 bfloat16 positions of 128 channels."""
+
+
+class Spec(NamedTuple):
+    """What is fixed about a call when it is traced."""
+
+    kv_heads: int
+    group: int
+    """Query heads per key head."""
+    head_dim: int
+    """64, or a multiple of 128."""
+    length: int
+    """Positions before padding."""
+    block: int
+    causal: bool
+    window: int | None
+    scale: float
+    rotary: Rotary | None
+    value_rotary: Rotary | None
+    turned_dim: int
+    """Head size before padding, which the rotations are of."""
+    interpret: bool
+
+    @property
+    def held(self) -> int:
+        """Key heads per program: as many as fill the lanes."""
+        return min(self.kv_heads, max(1, 128 // self.head_dim))
+
+    @property
+    def programs(self) -> int:
+        return -(-self.kv_heads // self.held)
+
+
+class Tables(NamedTuple):
+    """(cos, signed sin) of positions within a block, [2, H, block], and of each block's start, [2, H, blocks]."""
+
+    within: Any
+    start: Any
+
+
+def tables(spec: Spec, rotary: Rotary | None, blocks: int) -> Tables | None:
+    """float32, 1 and 0 on channels that do not turn. The kernel adds the angles: tables of all T rows would have to be
+    fetched anew by every program, and weigh more than the values."""
+    if rotary is None:
+        return None
+    pairs = rotary.turned(spec.turned_dim) // 2
+
+    def columns(positions: Array) -> Array:
+        cos, sin = (x.T for x in angles(positions, rotary, spec.turned_dim))
+        if rotary.pairing == "half":
+            cos, sin = jnp.concatenate([cos, cos]), jnp.concatenate([-sin, sin])
+        else:
+            cos, sin = (jnp.stack(x, 1).reshape(2 * pairs, -1) for x in ((cos, cos), (-sin, sin)))
+        still = ((0, spec.head_dim - 2 * pairs), (0, 0))
+        return jnp.stack([jnp.pad(cos, still, constant_values=1.0), jnp.pad(sin, still)])
+
+    return Tables(columns(jnp.arange(spec.block)), columns(jnp.arange(blocks) * spec.block))
+
+
+class Rotation(NamedTuple):
+    """(cos, sin) [H, block] of one block, and which channels are swapped."""
+
+    cos: Array
+    sin: Array
+    pairs: int
+    half: bool
+
+    def turn(self, x: Array, inverse: bool = False) -> Array:
+        """x [heads, H, block] float32, turned or turned back: x cos + swapped(x) sin."""
+        m = self.pairs
+        if self.half:
+            parts = [x[:, m : 2 * m], x[:, :m], x[:, 2 * m :]]
+            swapped = jnp.concatenate([part for part in parts if part.shape[1]], axis=1)
+        else:
+            even = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1) & 1 == 0
+            swapped = jnp.where(even, pltpu.roll(x, x.shape[1] - 1, 1), pltpu.roll(x, 1, 1))
+        return x * self.cos[None] + swapped * (-self.sin if inverse else self.sin)[None]
+
+
+def rotation(spec: Spec, rotary: Rotary | None, at: Tables | None, block: Array) -> Rotation | None:
+    """The rotation of block number `block`."""
+    if rotary is None or at is None:
+        return None
+    start = at.start[...]
+    own = jax.lax.broadcasted_iota(jnp.int32, start.shape, 2) == block
+    cos_a, sin_a = jnp.sum(jnp.where(own, start, 0.0), axis=2, keepdims=True)
+    cos_b, sin_b = at.within[0], at.within[1]
+    cos, sin = cos_a * cos_b - sin_a * sin_b, sin_a * cos_b + cos_a * sin_b
+    return Rotation(cos, sin, rotary.turned(spec.turned_dim) // 2, rotary.pairing == "half")
+
+
+def load(ref: Any, spec: Spec, turning: Rotation | None) -> Array:
+    """A block [1, block, heads x H] as float32 [heads, H, block], turned."""
+    x = ref[0].astype(jnp.float32).T
+    x = x.reshape(-1, spec.head_dim, x.shape[1])
+    return x if turning is None else turning.turn(x)
+
+
+def store(ref: Any, x: Array, turning: Rotation | None) -> None:
+    """float32 [heads, H, block], turned back, into a block [..., block, heads x H]."""
+    x = x if turning is None else turning.turn(x, inverse=True)
+    ref[...] = x.reshape(-1, x.shape[2]).T.astype(ref.dtype).reshape(ref.shape)
+
+
+def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+    """A matrix product summed in float32, with float32 products for float32 inputs."""
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    axes = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
+
+
+def seen(spec: Spec, i: Array, j: Array, ids: tuple[Any, Any] | None) -> Array:
+    """Which of the block's keys each query may see: bool [block of keys, block of queries]."""
+    shape = (spec.block, spec.block)
+    key = j * spec.block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    age = i * spec.block + jax.lax.broadcasted_iota(jnp.int32, shape, 1) - key
+    mask = age >= 0 if spec.causal else key < spec.length
+    if spec.window is not None:
+        mask &= (age if spec.causal else jnp.abs(age)) < spec.window
+    if ids is not None:
+        of_queries = ids[0][0]
+        # Only a whole tile can be transposed.
+        of_keys = jnp.broadcast_to(ids[1][0], (128, spec.block)).T[:, :1]
+        mask &= (of_keys == of_queries) & (of_keys != 0)
+    return mask
+
+
+def by_heads(spec: Spec, flags: Array, masks: bool, mask: Callable[[], Array], head: Callable[..., None]) -> None:
+    """Run `head(query head, key head, mask or None)` over the program's heads, without a mask where none is needed."""
+    heads = spec.held * spec.group
+
+    def run(masked: bool) -> None:
+        which = mask() if masked else None
+        jax.lax.fori_loop(0, heads, lambda n, _: head(n, jax.lax.div(n, spec.group), which), None, unroll=heads <= 4)
+
+    if masks:
+        run(True)
+    else:
+        pl.when(flags & PARTIAL != 0)(functools.partial(run, True))
+        pl.when(flags & PARTIAL == 0)(functools.partial(run, False))
+
+
+def scores(k: Array, q: Array, spec: Spec, mask: Array | None) -> Array:
+    """Logits times log2(e), [block of keys, block of queries]. The scale is applied here, in float32, not to q."""
+    logits = product(k, q, (0, 0)) * (spec.scale * LOG2_E)
+    return logits if mask is None else jnp.where(mask, logits, NEVER)
+
+
+def forward_kernel(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, mixed, top, total, *, spec: Spec):
+    """Outputs, and log2 of each row's sum of exponentials."""
+    s = pl.program_id(2)
+    flags, i, j = steps.flags[s], steps.query[s], steps.key[s]
+    slot = steps.slot[s]
+
+    @pl.when(flags & FRESH != 0)
+    def _():
+        ks[slot] = load(k, spec, rotation(spec, spec.rotary, at, j)).astype(ks.dtype)
+        vs[slot] = load(v, spec, rotation(spec, spec.value_rotary, at_value, j)).astype(vs.dtype)
+
+    @pl.when(flags & FIRST != 0)
+    def _():
+        qs[...] = load(q, spec, rotation(spec, spec.rotary, at, i)).astype(qs.dtype)
+        mixed[...], total[...] = jnp.zeros_like(mixed), jnp.zeros_like(total)
+        top[...] = jnp.full_like(top, LOWEST)
+
+    def head(n: Array, u: Array, mask: Array | None) -> None:
+        logits = scores(ks[slot, u], qs[n], spec, mask)
+        new_top = jnp.maximum(top[n], jnp.max(logits, axis=0, keepdims=True))
+        weights, shrink = jnp.exp2(logits - new_top), jnp.exp2(top[n] - new_top)
+        total[n] = total[n] * shrink + jnp.sum(weights, axis=0, keepdims=True)
+        mixed[n] = mixed[n] * shrink + product(vs[slot, u], weights.astype(vs.dtype), (1, 0))
+        top[n] = new_top
+
+    by_heads(spec, flags, ids is not None, lambda: seen(spec, i, j, ids), head)
+
+    @pl.when(flags & LAST != 0)
+    def _():
+        some = total[...] > 0
+        safe = jnp.where(some, total[...], 1.0)
+        store(o, mixed[...] / safe, rotation(spec, spec.value_rotary, at_value, i))
+        # Of a row that sees nothing: weights exp2(logit - 1e30) = 0 in the backward pass.
+        log_total[0] = jnp.where(some, top[...] + jnp.log2(safe), -NEVER)
+
+
+def backward_kernel(
+    steps, at, at_value, ids, q, k, v, o, do, log_total, dq, dk, dv, qs, gs, ks, vs, inner, dqs, dks, dvs, *, spec: Spec
+):
+    """Gradients of queries, keys and values. Those of keys and values gather in VMEM until their last query."""
+    s = pl.program_id(2)
+    flags, i, j = steps.flags[s], steps.query[s], steps.key[s]
+    slot = steps.slot[s]
+
+    @pl.when(flags & FRESH != 0)
+    def _():
+        ks[slot] = load(k, spec, rotation(spec, spec.rotary, at, j)).astype(ks.dtype)
+        vs[slot] = load(v, spec, rotation(spec, spec.value_rotary, at_value, j)).astype(vs.dtype)
+        dks[slot], dvs[slot] = jnp.zeros_like(dks[slot]), jnp.zeros_like(dvs[slot])
+
+    @pl.when(flags & FIRST != 0)
+    def _():
+        qs[...] = load(q, spec, rotation(spec, spec.rotary, at, i)).astype(qs.dtype)
+        grad = load(do, spec, None)
+        # sum_j A_ij dA_ij, which is the output times its gradient, turned or not.
+        inner[...] = jnp.sum(grad * load(o, spec, None), axis=1, keepdims=True)
+        turning = rotation(spec, spec.value_rotary, at_value, i)
+        gs[...] = (grad if turning is None else turning.turn(grad)).astype(gs.dtype)
+        dqs[...] = jnp.zeros_like(dqs)
+
+    def head(n: Array, u: Array, mask: Array | None) -> None:
+        key, value, query, grad = ks[slot, u], vs[slot, u], qs[n], gs[n]
+        weights = jnp.exp2(scores(key, query, spec, mask) - log_total[0, n])
+        dscores = (weights * (product(value, grad, (0, 0)) - inner[n])).astype(query.dtype)
+        dvs[slot, u] += product(grad, weights.astype(grad.dtype), (1, 1))
+        dks[slot, u] += product(query, dscores, (1, 1))
+        dqs[n] += product(key, dscores, (1, 0))
+
+    by_heads(spec, flags, ids is not None, lambda: seen(spec, i, j, ids), head)
+
+    @pl.when(flags & LAST != 0)
+    def _():
+        store(dq, dqs[...] * spec.scale, rotation(spec, spec.rotary, at, i))
+
+    @pl.when(flags & DONE != 0)
+    def _():
+        store(dk, dks[slot] * spec.scale, rotation(spec, spec.rotary, at, j))
+        store(dv, dvs[slot], rotation(spec, spec.value_rotary, at_value, j))
