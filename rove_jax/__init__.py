@@ -14,9 +14,13 @@ HOMES = {
     "RotaryAttention": "attention",
     "RunError": "errors",
     "Scaling": "config",
+    "Store": "attention",
     "UsageError": "errors",
     "attention_fn": "attention",
+    "cached_attention": "attention",
     "load_model": "zoo",
+    "reposition": "attention",
+    "retable": "attention",
     "rotary_attention": "attention",
     "rotate": "rotary",
 }

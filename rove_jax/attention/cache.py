@@ -1,11 +1,13 @@
-"""The key/value cache of one layer, and attention over it."""
+"""The key/value cache, of one layer or of all layers of a model, and attention over it."""
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from rove_jax.attention.rotary_attention import attend, check_shapes, turned
 from rove_jax.attention.visibility import describe
@@ -14,20 +16,71 @@ from rove_jax.errors import UsageError
 from rove_jax.rotary import checked_positions
 
 
-@jax.tree_util.register_dataclass
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "value", "positions", "segments", "length", "lost", "layer"),
+    meta_fields=("rotary", "value_rotary", "turns"),
+)
 @dataclass(frozen=True)
 class Store:
-    """Keys and values of one layer, turned by their own positions, so that decoding never turns them again.
+    """Keys and values, turned by their own positions when written, so that decoding never turns them again.
 
-    key, value: [B, S, K, H]. positions, segments: int32 [B, S]; segment 0 marks a slot as empty. length: int32 scalar,
-    slots written so far.
+    A pytree: scan, vmap, donation and a permutation of rows work as for any other. To forget tokens, set their
+    `segments` to 0, or see `keep`.
     """
 
-    key: Array
-    value: Array
-    positions: Array
-    segments: Array
-    length: Array
+    # Arrays; as leaves of a pytree they may be anything in passing, so their types are not checked.
+    key: Any
+    """[B, S, K, H], or [L, B, S, K, H] for all layers of a model; any float dtype, which attention casts to its own."""
+    value: Any
+    positions: Any
+    """int32 [B, S], of the tokens in the slots; the same in all layers."""
+    segments: Any
+    """int32 [B, S]; a token sees its own segment only, and 0 marks an empty slot."""
+    length: Any
+    """int32 scalar: how many tokens, padding included, were written so far. The next goes to slot length mod S."""
+    lost: Any
+    """bool [B]: a traced write had no room in this row. All that comes out of the row from then on is NaN."""
+    rotary: Rotary | None
+    """What keys were turned by, as `rotary`, `value_rotary` and `turns` of `rotary_attention` say it."""
+    value_rotary: Rotary | None
+    turns: str = "qkvo"
+    layer: Any = None
+    """int32 scalar, set by a model in the course of a forward pass: the layer that this is, in a store of all of them
+    in which the new tokens' positions are noted already."""
+
+    @staticmethod
+    def empty(
+        shape: tuple[int, ...],
+        dtype: Any,
+        *,
+        rotary: Rotary | None,
+        value_rotary: Rotary | None,
+        turns: str = "qkvo",
+    ) -> "Store":
+        """A store of keys and values of `shape`, [B, S, K, H] or [L, B, S, K, H], with nothing in it."""
+        batch, slots = shape[-4:-2]
+
+        def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+            # A buffer each, or a caller could not donate the store.
+            return jnp.zeros(shape, dtype)
+
+        return Store(
+            key=zeros(shape, dtype),
+            value=zeros(shape, dtype),
+            positions=zeros((batch, slots), "int32"),
+            segments=zeros((batch, slots), "int32"),
+            length=zeros((), "int32"),
+            lost=zeros((batch,), "bool"),
+            rotary=rotary,
+            value_rotary=value_rotary,
+            turns=turns,
+        )
+
+    @property
+    def rotations(self) -> tuple[Rotary | None, Rotary | None]:
+        """(what the stored keys are turned by, what the stored values are), None where they are not."""
+        return self.rotary if "k" in self.turns else None, self.value_rotary if "v" in self.turns else None
 
 
 def cached_attention(
@@ -38,7 +91,7 @@ def cached_attention(
     *,
     rotary: Rotary | None,
     value_rotary: Rotary | None,
-    positions: Integer[Array, "..."],
+    positions: Integer[Array, "..."] | None,
     segments: Int[Array, "B T"],
     window: int | None = None,
     backend: str = "auto",
@@ -46,33 +99,42 @@ def cached_attention(
 ) -> tuple[Float[Array, "B T N H"], Store]:
     """Causal `rotary_attention` of T new tokens over a store that they are first written to.
 
-    Writing past the last slot raises `UsageError`; in a traced call, which cannot know, it gives NaN.
+    Costs what attention over all S slots costs, written or not, and the rotation of the new tokens. A donated store is
+    written in place.
+
+    With a `window` W the store is a ring: writes wrap around, and W - 1 + T slots hold any number of tokens, T being
+    the most that are written at once (each of them must find the W - 1 before it). Padding overwrites nothing.
+
+    Args:
+      query, key, value: of the new tokens, before rotation.
+      positions: int32 [T] or [B, T], of the new tokens; any, in any order. In a ring, those of a segment rise.
+      segments: 0 is padding, which sees nothing and is seen by none.
+      window, backend, turns: as in `rotary_attention`.
+
+    Raises:
+      UsageError: no position for each key, another rotation than the store's (`retable` changes it), or no room: a
+        write past the last slot or, in a ring, over a token that is still to be seen. A traced call cannot know of the
+        latter; the row then gives NaN, from that call on.
     """
     check_shapes(query, key, value)
-    (batch, new, *heads), slots = key.shape, store.key.shape[1]
-    if store.key.shape != (batch, slots, *heads):
+    slots = store.positions.shape[1]
+    if store.key.shape[0 if store.layer is None else 1 :] != (key.shape[0], slots, *key.shape[2:]):
         raise UsageError(f"store of keys {store.key.shape}: new keys are {key.shape}")
-    written = 0 if isinstance(store.length, Tracer) else int(store.length)
-    if written + new > slots:
-        raise UsageError(f"{new} new tokens: the cache has {slots} slots, {written} of them written")
-    value = jnp.where(store.length + new > slots, jnp.asarray(jnp.nan, value.dtype), value)
-    positions = jnp.broadcast_to(checked_positions(positions), segments.shape)
-    key = turned(key, positions, rotary if "k" in turns else None)
-    value = turned(value, positions, value_rotary if "v" in turns else None)
-    store = Store(
-        *(
-            jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), store.length, axis=1)
-            for old, new in (
-                (store.key, key),
-                (store.value, value),
-                (store.positions, positions),
-                (store.segments, segments),
-            )
-        ),
-        length=store.length + positions.shape[1],
+    asked = {"rotary": rotary, "value_rotary": value_rotary, "turns": turns}
+    for name, ours in asked.items():
+        if ours != getattr(store, name):
+            raise UsageError(f"{name} = {ours}: the cache was written with {getattr(store, name)}; see retable")
+    if store.layer is None:
+        store = noted(store, positions, segments, window)
+    positions = jnp.broadcast_to(required(positions), segments.shape)
+    by_key, by_value = store.rotations
+    store = replace(
+        store,
+        key=written(store, store.key, turned(key, positions, by_key), segments, window),
+        value=written(store, store.value, turned(value, positions, by_value), segments, window),
     )
     visibility = describe(
-        (batch, new, slots),
+        (query.shape[0], query.shape[1], slots),
         is_causal=True,
         window=window,
         contiguous=False,
@@ -80,5 +142,82 @@ def cached_attention(
         key_positions=store.positions,
         segments=(segments, store.segments),
     )
-    cached = (store.key.astype(query.dtype), store.value.astype(query.dtype))
-    return attend(query, *cached, positions, None, visibility, rotary, value_rotary, backend, turns), store
+    keys, values = (
+        (x if store.layer is None else jax.lax.dynamic_index_in_dim(x, store.layer, keepdims=False)).astype(query.dtype)
+        for x in (store.key, store.value)
+    )
+    out = attend(query, keys, values, positions, None, visibility, rotary, value_rotary, backend, turns)
+    return jnp.where(store.lost[:, None, None, None], jnp.asarray(jnp.nan, out.dtype), out), store
+
+
+def noted(
+    store: Store, positions: Integer[Array, "..."] | None, segments: Int[Array, "B T"], window: int | None
+) -> Store:
+    """The store with positions and segments of T new tokens; their keys and values are `written` layer by layer.
+
+    Raises `UsageError`, or in a traced call sets `lost`, where there is no room.
+    """
+    positions = jnp.broadcast_to(required(positions), segments.shape)
+    new, slots = segments.shape[1], store.positions.shape[1]
+    if new > slots:
+        raise UsageError(f"{new} new tokens: the cache has {slots} slots")
+    store = replace(store, length=store.length + new)
+    if window is None:
+        lost = store.lost | (store.length > slots)
+        room = f"the cache has {slots} slots"
+    else:
+        there, what = (jnp.take(x, at(store, new), axis=1) for x in (store.positions, store.segments))
+        # A token about to be overwritten, against each new one: would that have seen it?
+        seen = (what[:, :, None] == segments[:, None]) & (there[:, :, None] > positions[:, None] - window)
+        lost = store.lost | (seen & (segments != 0)[:, None]).any((1, 2))
+        room = f"with a window of {window} they need {window} - 1 + {new} slots, the cache has {slots}"
+    if not isinstance(lost, Tracer) and lost.any():
+        raise UsageError(f"{new} new tokens: {room}, {int(store.length) - new} of them written")
+    old = (store.positions, store.segments)
+    there, what = (written(store, x, y, segments, window) for x, y in zip(old, (positions, segments), strict=True))
+    return replace(store, positions=there, segments=what, lost=lost)
+
+
+def at(store: Store, new: int) -> Int[Array, " T"]:
+    """The slots of the `new` latest tokens."""
+    return (store.length - new + jnp.arange(new)) % store.positions.shape[1]
+
+
+def written(store: Store, into: Array, new: Array, segments: Int[Array, "B T"], window: int | None) -> Array:
+    """`into` [B, S, ...], or with a leading L that `store.layer` indexes, with `new` [B, T, ...] in the latest slots.
+
+    Only those are touched, so that a compiler can write in place.
+    """
+    new = new.astype(into.dtype)
+    stacked = into.ndim > new.ndim
+    whole, update = (into, new[None]) if stacked else (into[None], new[None])
+    layer = store.layer if stacked else 0
+    count, slots = segments.shape[1], store.positions.shape[1]
+    rest = (0,) * (new.ndim - 2)
+    if window is None or count == 1:
+        start = (layer, 0, (store.length - count) % slots if window else store.length - count, *rest)
+        if window is not None:
+            before = jax.lax.dynamic_slice(whole, start, update.shape)
+            update = jnp.where(spread(segments != 0, update), update, before)
+        whole = jax.lax.dynamic_update_slice(whole, update, start)
+    else:
+        slot = at(store, count)
+        before = whole.at[layer, :, slot].get().swapaxes(0, 1)[None]
+        update = jnp.where(spread(segments != 0, update), update, before)
+        whole = whole.at[layer, :, slot].set(update[0].swapaxes(0, 1), unique_indices=True)
+    return whole if stacked else whole[0]
+
+
+def spread(real: Bool[Array, "B T"], like: Array) -> Array:
+    """`real` with the axes of `like` [1, B, T, ...]."""
+    return real.reshape(1, *real.shape, *(1,) * (like.ndim - 3))
+
+
+def required(positions: Integer[Array, "..."] | None) -> Int[Array, "..."]:
+    """`positions` as int32; raises `UsageError` if there are none."""
+    if positions is None:
+        raise UsageError(
+            "positions = None: every key needs one; a value without, turned back by its query's position, would show "
+            "the absolute position. Give prefix or null tokens positions, such as those before the text's first"
+        )
+    return checked_positions(positions)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from rove_jax.attention import Store
 from rove_jax.config import Model
+from rove_jax.errors import require
 from rove_jax.models.gpt import GPT, Output
 
 Params = dict[str, Any]
@@ -97,18 +98,17 @@ def unembed(cfg: Model, params: Params, hidden: Float[Array, "... D"]) -> Float[
     return jnp.where(exists.reshape((1,) * (logits.ndim - 1) + exists.shape), logits, NEVER)
 
 
-def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None) -> Store:
-    """An empty cache for `length` tokens of `batch` rows: key and value [L, B, S, K, H] in `dtype` (cfg.dtype)."""
+def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None, *, chunk: int | None = None) -> Store:
+    """An empty cache for `length` tokens of `batch` rows: key and value [L, B, S, K, H] in `dtype` (cfg.dtype).
+
+    S is `length`. With `cfg.window` W and `chunk`, the most tokens that one call will write, S is W - 1 + chunk at
+    most: the cache is a ring, in which each token of a chunk still finds the W - 1 before it, and never gets full.
+    """
+    require(length >= 1, "length", length, "a cache needs at least one slot")
+    if chunk is not None:
+        require(chunk >= 1, "chunk", chunk, "must be at least 1")
+        require(cfg.window is not None, "chunk", chunk, "is read with model.window only; without, every token is kept")
+        length = min(length, (cfg.window or 0) - 1 + chunk)
+    rotary, value_rotary = cfg.rotations
     shape = (cfg.layers, batch, length, cfg.kv_heads, cfg.head_dim)
-
-    def zeros(shape: tuple[int, ...], dtype: str) -> Array:
-        # A buffer each, or a caller could not donate the cache.
-        return jnp.zeros(shape, dtype)
-
-    return Store(
-        key=zeros(shape, dtype or cfg.dtype),
-        value=zeros(shape, dtype or cfg.dtype),
-        positions=zeros((batch, length), "int32"),
-        segments=zeros((batch, length), "int32"),
-        length=zeros((), "int32"),
-    )
+    return Store.empty(shape, dtype or cfg.dtype, rotary=rotary, value_rotary=value_rotary, turns=cfg.turns)

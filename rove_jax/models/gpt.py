@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from rove_jax.attention import Store
+from rove_jax.attention.cache import noted
 from rove_jax.config import Model
 from rove_jax.errors import UsageError
 from rove_jax.models.blocks import INIT_STD, Block, dropout, layer_norm
@@ -58,45 +59,49 @@ class GPT(nnx.Module):
         for name in capture:
             if name not in CAPTURES:
                 raise UsageError(f"capture = {name!r}: must be one of {', '.join(CAPTURES)}")
-        if cache is not None and (positions is None or segments is None):
-            raise UsageError("a cache needs positions and segments")
+        if cache is not None:
+            if positions is None or segments is None:
+                raise UsageError("a cache needs positions and segments")
+            cache = noted(cache, positions, segments, cfg.window)
         keys = jax.random.split(dropout_key, cfg.layers + 1) if dropout_key is not None and cfg.dropout else None
         x_btd = jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0)
         x_btd = dropout(x_btd, cfg.dropout, None if keys is None else keys[0])
         graph, stacked = nnx.split(self.blocks)
 
-        def layer(x_btd: Array, inputs: tuple) -> tuple[Array, tuple]:
-            parameters, key, kv = inputs
-            store = None if cache is None else dataclasses.replace(cache, key=kv[0], value=kv[1])
+        def layer(carry: tuple[Array, Store | None], inputs: tuple) -> tuple[tuple, dict[str, Array]]:
+            # The cache is carried whole, so that each layer writes its new tokens in place.
+            (x_btd, store), (parameters, key, number) = carry, inputs
             x_btd, store, seen = nnx.merge(graph, parameters)(
-                x_btd, positions=positions, segments=segments, contiguous=contiguous, store=store, dropout_key=key
+                x_btd,
+                positions=positions,
+                segments=segments,
+                contiguous=contiguous,
+                store=None if store is None else dataclasses.replace(store, layer=number),
+                dropout_key=key,
             )
-            return x_btd, (store, {name: seen[name] for name in capture})
+            store = None if store is None else dataclasses.replace(store, layer=None)
+            return (x_btd, store), {name: seen[name] for name in capture}
 
         if cfg.remat != "none":
             layer = jax.checkpoint(layer, policy=REMAT[cfg.remat])
         per_layer = (
             stacked,
             None if keys is None else keys[1:],
-            None if cache is None else (cache.key, cache.value),
+            None if cache is None else jnp.arange(cfg.layers, dtype=jnp.int32),
         )
-        x_btd, (stores, captured) = loop(layer, x_btd, per_layer, cfg)
-        if stores is not None:
-            # Positions, segments and length come out of every layer alike.
-            shared = {name: getattr(stores, name)[0] for name in ("positions", "segments", "length")}
-            stores = dataclasses.replace(stores, **shared)
-        return Output(self.norm(x_btd).astype(cfg.dtype), stores, captured)
+        (x_btd, cache), captured = loop(layer, (x_btd, cache), per_layer, cfg)
+        return Output(self.norm(x_btd).astype(cfg.dtype), cache, captured)
 
 
-def loop(layer: Callable, x_btd: Float[Array, "B T D"], per_layer: tuple, cfg: Model) -> tuple[Array, tuple]:
+def loop(layer: Callable, carry: Any, per_layer: tuple, cfg: Model) -> tuple[Any, Any]:
     """`jax.lax.scan` of `layer` over the leading axis of `per_layer`, or the same unrolled."""
     if cfg.scan_layers:
-        return jax.lax.scan(layer, x_btd, per_layer)
+        return jax.lax.scan(layer, carry, per_layer)
     # One split, whose transpose is one concatenation; indexing would add up L zero-padded gradients.
     leaves, tree = jax.tree.flatten(per_layer)
     parts = [[jnp.squeeze(p, 0) for p in jnp.split(leaf, cfg.layers)] for leaf in leaves]
     outs = []
     for i in range(cfg.layers):
-        x_btd, out = layer(x_btd, jax.tree.unflatten(tree, [part[i] for part in parts]))
+        carry, out = layer(carry, jax.tree.unflatten(tree, [part[i] for part in parts]))
         outs.append(out)
-    return x_btd, jax.tree.map(lambda *xs: jnp.stack(xs), *outs)
+    return carry, jax.tree.map(lambda *xs: jnp.stack(xs), *outs)
