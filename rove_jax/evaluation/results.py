@@ -29,7 +29,7 @@ SAME = ("step", "config_hash", "data_fingerprint", "tokenizer_identity")
 
 
 def document(kind: str, provenance: dict, settings: dict, results: list[dict]) -> dict:
-    """A result document; what made it and where is added to `provenance` here."""
+    """A result document; what made it and where is added to `provenance` here, unless that says so itself."""
     made = {
         "versions": versions(),
         "device": jax.devices()[0].device_kind,
@@ -39,7 +39,7 @@ def document(kind: str, provenance: dict, settings: dict, results: list[dict]) -
     return {
         "schema": SCHEMA,
         "kind": kind,
-        "provenance": {**provenance, **made},
+        "provenance": {**made, **provenance},
         "settings": json.loads(json.dumps(settings)),  # tuples as the lists they will be when read back
         "results": results,
     }

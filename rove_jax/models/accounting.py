@@ -41,3 +41,25 @@ def flops_per_token(cfg: Model, context_length: int) -> float:
     On average (T + 1) / 2 keys of a context of T are seen. See `forward_flops` for what is counted.
     """
     return 3.0 * forward_flops(cfg, context_length) / context_length
+
+
+PEAKS = {
+    # Google Cloud's TPU pages, for one chip; a v4 and a v5p chip is one device of JAX, a 7x chip is two.
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU7x": 2307e12 / 2,
+    # NVIDIA's data sheets, SXM, without sparsity.
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA B200": 2250e12,
+}
+"""Products of bfloat16 with float32 sums, FLOPs per second of a device, by what its kind begins with."""
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The data sheet's bfloat16 peak of a device of this kind, None where it is not known."""
+    fitting = [name for name in PEAKS if device_kind.startswith(name)]
+    return PEAKS[max(fitting, key=len)] if fitting and "PCIe" not in device_kind else None

@@ -1,7 +1,7 @@
 """Optimised HLO text, read: arrays with their layouts, kernels, collectives, transpositions, loops.
 
-The text is what `compiled.as_text()` gives; its grammar is XLA's own (openxla.org, "HLO operation semantics" and "Shapes
-and layout"). Only what is asked about here is understood.
+The text is what `compiled.as_text()` gives; its grammar is XLA's own (openxla.org, "HLO operation semantics" and
+"Shapes and layout"). Only what is asked about here is understood.
 """
 
 import math

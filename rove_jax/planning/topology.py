@@ -99,9 +99,7 @@ def target_config(kind: str) -> str:
     description, major = known.pop("description"), known.pop("capability")
     fields = " ".join(f"{name}: {value}" for name, value in {**SAME_FOR_ALL, **known}.items())
     capability = f"cuda_compute_capability {{ major: {major} }}"
-    return (
-        f'platform_name: "CUDA" device_description_str: "{description}" gpu_device_info {{ {fields} {capability} }}'
-    )
+    return f'platform_name: "CUDA" device_description_str: "{description}" gpu_device_info {{ {fields} {capability} }}'
 
 
 def needs(package: str, kind: str, extra: str) -> None:

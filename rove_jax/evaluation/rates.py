@@ -1,0 +1,183 @@
+"""From the seconds of `speed.py` to a result document and its table."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from rove_jax.evaluation import results, speed
+from rove_jax.evaluation.speed import Program
+from rove_jax.evaluation.tables import number, table
+from rove_jax.evaluation.workload import Workload
+from rove_jax.models import accounting
+from rove_jax.training import machine
+
+CONVENTION = (
+    "Model FLOPs: two per multiply-add of products with weights (unembedding included, embedding lookup not) and of "
+    "attention over the keys that the mask leaves; training counts three forward passes, nothing recomputed. "
+    "Utilisation is model FLOPs per second over the rate of a large matrix product, measured in the same rounds and "
+    "dtype, or over the data sheet's bfloat16 peak of the device."
+)
+
+
+def run(asked: Workload, what: tuple[str, ...], rounds: int) -> dict:
+    """The result document of a workload on all devices (or those its mesh takes), with a progress bar on stderr.
+
+    Raises `UsageError`, before anything is compiled, for a backend that cannot serve or sizes that do not divide.
+    """
+    load = machine.load()
+    count = len(what) * len(asked.variants) * len(asked.backends)
+    with tqdm(total=count, desc="compiling", unit="program", disable=None, leave=False) as bar:
+        programs, mesh = speed.compile_all(asked, what, bar.update)
+        bar.reset(total=len(programs) * (rounds + 1))
+        bar.set_description("measuring")
+        bar.unit = "run"
+        times = speed.measure(programs, rounds, bar.update)
+    return document(asked, what, times, mesh, load)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, middle, high = np.quantile(np.asarray(values, np.float64), (0.25, 0.5, 0.75))
+    return {"median": float(middle), "lower_quartile": float(low), "upper_quartile": float(high)}
+
+
+def document(
+    asked: Workload, what: Sequence[str], times: dict[Program, list[float]], mesh: jax.sharding.Mesh, load: float | None
+) -> dict:
+    """The result document of a measurement. `load`: that of the machine before it began."""
+    first = mesh.devices.flat[0]
+    rounds = len(next(iter(times.values())))
+    dtype = asked.settings(asked.variants[0], asked.backends[0]).model.dtype
+    measured, sheet = product_rate(times), accounting.peak_flops(first.device_kind)
+    sheet = sheet * mesh.size if sheet and dtype == "bfloat16" else None
+    provenance = {
+        "device": first.device_kind,
+        "platform": first.platform,
+        "devices": mesh.size,
+        "mesh": dict(mesh.shape),
+        "commit": machine.commit(),
+        **machine.compiler_flags(),
+        "load_before": load,
+        "load_after": machine.load(),
+    }
+    settings = {**dataclasses.asdict(asked), "what": list(what), "rounds": rounds, "convention": CONVENTION}
+    whole = {
+        "product_flops_per_second": measured,
+        "data_sheet_flops_per_second": sheet,
+        "peak_memory": machine.peak_memory(first),
+    }
+    records = [
+        record(program, seconds, baseline(program, times, asked.variants[0]), measured, sheet)
+        for program, seconds in times.items()
+        if program.name != "product"
+    ]
+    return {**results.document("speed", provenance, settings, records), "whole": whole}
+
+
+def product_rate(times: dict[Program, list[float]]) -> float:
+    """FLOPs per second of the large matrix product, on all devices: its median."""
+    [(program, seconds)] = [(program, seconds) for program, seconds in times.items() if program.name == "product"]
+    return program.flops / spread(seconds)["median"]
+
+
+def baseline(program: Program, times: dict[Program, list[float]], variant: str) -> list[float] | None:
+    """The seconds of the same program of the first variant; None of the first variant itself."""
+    if program.variant == variant:
+        return None
+    same = (program.name, program.backend, program.filled)
+    [found] = [s for p, s in times.items() if (p.name, p.backend, p.filled) == same and p.variant == variant]
+    return found
+
+
+def record(
+    program: Program, seconds: list[float], first: list[float] | None, measured: float, sheet: float | None
+) -> dict[str, Any]:
+    """One record of the document. `ratio` is of the times to those of the first variant, round by round."""
+    assert program.choice is not None
+    rate = program.flops / spread(seconds)["median"]
+    ratio = None if first is None else spread([mine / its for mine, its in zip(seconds, first, strict=True)])
+    return {
+        "what": program.name,
+        "filled": program.filled,
+        "variant": program.variant,
+        "backend": program.choice.backend,
+        "asked": program.backend,
+        "reason": program.choice.reason,
+        "refused": program.choice.refused,
+        "tokens_per_second": program.tokens / spread(seconds)["median"],
+        "seconds": {**spread(seconds), "each": seconds},
+        "model_flops": program.flops,
+        "utilisation": {"of_product": rate / measured, "of_data_sheet": sheet and rate / sheet},
+        "memory": program.memory,
+        "compile_seconds": program.compile_seconds,
+        "ratio": ratio and {**ratio, "pairs": len(seconds)},
+    }
+
+
+def speed_table(document: dict) -> str:
+    """A row per program: rate, time of a call, utilisation, memory, compile time, ratio to the first variant."""
+    first = document["settings"]["variants"][0]
+    header = ["program", "variant", "attention", "tokens/s", "ms", "% of product", "% of sheet", "MiB", "compile s"]
+    rows = [
+        [
+            name_of(r),
+            r["variant"],
+            r["backend"],
+            f"{r['tokens_per_second']:,.0f}" if r["tokens_per_second"] >= 100 else f"{r['tokens_per_second']:.3g}",
+            number(1000 * r["seconds"]["median"]),
+            number(100 * r["utilisation"]["of_product"], 1),
+            number(r["utilisation"]["of_data_sheet"] and 100 * r["utilisation"]["of_data_sheet"], 1),
+            "-" if r["memory"] is None else f"{r['memory']['total'] / 2**20:,.0f}",
+            f"{r['compile_seconds']:.1f}",
+            ratio_of(r["ratio"]),
+        ]
+        for r in document["results"]
+    ]
+    return table([*header, f"time / {first}"], rows)
+
+
+def name_of(record: dict) -> str:
+    """train, prefill, or decode with how many tokens the cache holds."""
+    return record["what"] if record["filled"] is None else f"{record['what']} at {record['filled']}"
+
+
+def ratio_of(ratio: dict | None) -> str:
+    """Median and quartiles."""
+    if ratio is None:
+        return "-"
+    return f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})"
+
+
+def speed_caption(document: dict) -> str:
+    """What the numbers of `speed_table` are."""
+    settings, made, whole = document["settings"], document["provenance"], document["whole"]
+    peak, sheet = whole["peak_memory"], whole["data_sheet_flops_per_second"]
+    known = f"{sheet / 1e12:,.0f} TFLOP/s by data sheet" if sheet else "no data-sheet peak for this device and dtype"
+    chosen: dict[str, list[str]] = {}
+    for r in document["results"]:
+        programs = chosen.setdefault(f"{r['backend']} ({r['reason']})", [])
+        programs += [] if r["what"] in programs else [r["what"]]
+    lines = {
+        "measured": f"medians of {settings['rounds']} rounds; ratios are paired by round, with quartiles",
+        "matrix product": f"{whole['product_flops_per_second'] / 1e9:,.0f} GFLOP/s measured; {known}",
+        "peak memory": f"{peak['bytes'] / 2**20:,.0f} MiB ({peak['of']}) with all programs; "
+        "MiB below: what the compiler plans for one program, on one device",
+        "attention": "; ".join(f"{', '.join(programs)}: {backend}" for backend, programs in chosen.items()),
+        "repeatable": f"deterministic GPU kernels {'' if made['deterministic'] else 'not '}asked for in XLA_FLAGS",
+        "load": f"{made['load_before']} before, {made['load_after']} after",
+        "utilisation": CONVENTION,
+    }
+    title = (
+        f"Speed of {settings['preset']}, {settings['batch_size']} x {settings['context_length']} tokens, on "
+        f"{made['devices']} x {made['device']} ({made['platform']})"
+    )
+    wrapped = (
+        textwrap.fill(text, 118, initial_indent=f"{name:16}", subsequent_indent=" " * 16)
+        for name, text in lines.items()
+    )
+    return "\n".join([title, *wrapped])
