@@ -10,7 +10,7 @@ from typing import get_args
 
 from rove_jax.cli import exits
 from rove_jax.config import Config, ScalingRule
-from rove_jax.errors import UsageError
+from rove_jax.errors import UsageError, require
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol
 
 
@@ -251,14 +251,22 @@ def speed(arguments: argparse.Namespace) -> None:
         scan_layers=arguments.scan_layers,
         mesh=Mesh(arguments.data, arguments.fsdp, arguments.tensor),
     )
-    rounds = 10 if arguments.rounds is None else arguments.rounds
-    if rounds < 1:
-        raise UsageError(f"--rounds = {rounds}: must be at least 1")
     if arguments.out is not None:
         results.check_writable(arguments.out, "--out")
-    what = tuple(dict.fromkeys(arguments.what or PROGRAMS))
-    document = rates.run(asked, what, rounds)
-    print(f"{rates.speed_caption(document)}\n\n{rates.speed_table(document)}")
+    if arguments.topology is None:
+        rounds = 10 if arguments.rounds is None else arguments.rounds
+        require(rounds >= 1, "--rounds", rounds, "must be at least 1")
+        document = rates.run(asked, tuple(dict.fromkeys(arguments.what or PROGRAMS)), rounds)
+        text = f"{rates.speed_caption(document)}\n\n{rates.speed_table(document)}"
+    else:
+        from rove_jax.planning import executable
+
+        runs_nothing = "is not read with --topology, which compiles the train step and runs nothing; remove it"
+        require(arguments.rounds is None, "--rounds", arguments.rounds, runs_nothing)
+        require(arguments.what in (None, ["train"]), "--what", arguments.what, runs_nothing)
+        document = executable.run(asked, arguments.topology)
+        text = f"{executable.plan_caption(document)}\n\n{executable.plan_table(document)}\n\n{executable.CONVENTION}"
+    print(text)
     if arguments.out is not None:
         results.write(arguments.out, document)
         print(f"\nWritten: {arguments.out}")

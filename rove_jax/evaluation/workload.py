@@ -50,10 +50,12 @@ class Workload:
         asked = {"variant": variant, "attention": backend, "dtype": self.dtype, "layers": self.layers}
         given = {name: value for name, value in asked.items() if value is not None}
         model = preset(self.preset, **given, scan_layers=self.scan_layers)
-        [tokenizer] = [name for name, size in VOCABULARIES.items() if size == model.vocab]
         return config.Config(
             model=model,
-            data=config.Data(tokenizer=tokenizer, context_length=self.context_length),
+            data=config.Data(
+                tokenizer="gpt2" if model.vocab == VOCABULARIES["gpt2"] else "bytes",
+                context_length=self.context_length,
+            ),
             training=config.Training(batch_size=self.batch_size),
             mesh=self.mesh,
         )
@@ -84,7 +86,7 @@ def extend(
 
 def prefill(model: config.Model, params: functional.Params, tokens_bt: jax.Array) -> tuple[jax.Array, attention.Store]:
     """`extend` of a new cache that the tokens fill."""
-    return extend(model, params, functional.init_cache(model, *tokens_bt.shape), tokens_bt)
+    return extend(model, params, functional.init_cache(model, tokens_bt.shape[0], tokens_bt.shape[1]), tokens_bt)
 
 
 def filled(model: config.Model, rows: int, slots: int, tokens: int) -> attention.Store:

@@ -3,6 +3,7 @@
 A TPU is compiled for by `libtpu`, a GPU by JAX's CUDA plugin; both are ordinary packages that need no device.
 """
 
+import importlib.metadata
 import importlib.util
 import math
 import os
@@ -109,3 +110,9 @@ def needs(package: str, kind: str, extra: str) -> None:
             f"topology {kind}: compiling for it needs the package {package}; "
             f'install it with `pip install -e ".[{extra}]"`'
         )
+
+
+def compiler(name: str) -> str:
+    """The package, with its version, that compiles for a topology."""
+    package = "jax-cuda13-pjrt" if name.partition(":")[0] in GPUS else "libtpu"
+    return f"{package} {importlib.metadata.version(package)}"
