@@ -13,6 +13,7 @@ from rove_jax.config import Model, Rotary
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
 from tests.cache_cases import ROVE, SPECS, definition, empty, fed, inputs, options_of
+from tests.reference.weights import random_params
 
 CFG = Model(layers=2, width=16, query_heads=2, kv_heads=1, head_dim=8, mlp_width=16, vocab=40, scan_layers=True)
 SLOTS = 4
@@ -127,7 +128,7 @@ def test_a_bfloat16_store_under_float32_attention():
 
 @functools.cache
 def parameters():
-    return jax.tree.map(lambda x: 5.0 * x if x.ndim > 2 else x, functional.init(CFG, jax.random.key(0)))
+    return random_params(CFG, seed=0)
 
 
 def extend(cache, tokens, start, call: Any = apply):

@@ -3,6 +3,8 @@
 Keys and values are stored turned by R_p, so moving a token is one more rotation of both. Within a layer the result is
 what writing the token there would have given. In a model's deeper layers, keys and values were computed from what the
 token saw when it was read, and moving it does not change that.
+
+Arrays that do not change are shared with the cache given: donate one of the two only where the other is done with.
 """
 
 import functools
@@ -10,7 +12,8 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Integer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
 
 from rove_jax.attention.cache import Store
 from rove_jax.attention.rotary_attention import turned
@@ -18,10 +21,8 @@ from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
 from rove_jax.rotary import checked_positions
 
-Positions = Integer[Array, "..."] | int
 
-
-def reposition(cache: Store, old: Positions, new: Positions) -> Store:
+def reposition(cache: Store, old: ArrayLike, new: ArrayLike) -> Store:
     """The cache with each token moved by new - old: keys and values turned by R_(new - old), positions changed.
 
     Args:
@@ -41,10 +42,9 @@ def reposition(cache: Store, old: Positions, new: Positions) -> Store:
         given = checked_positions(jnp.asarray(given))
         if given.shape not in ((), slots[1:], slots):
             raise UsageError(f"{name} of shape {given.shape}: must be one number, {slots[1:]} or {slots}")
-        moves.append(given)
+        moves.append(jnp.broadcast_to(given, slots))
     # An empty slot stays where it is, so that it never ends up out of range.
-    positions = cache.positions + jnp.where(cache.segments == 0, 0, moves[1] - moves[0])
-    positions = checked_positions(positions)
+    positions = checked_positions(cache.positions + jnp.where(cache.segments == 0, 0, moves[1] - moves[0]))
     return replace(moved(cache, positions, *cache.rotations), positions=positions)
 
 
