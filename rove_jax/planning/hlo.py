@@ -18,6 +18,18 @@ COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 OPCODE = re.compile(r"\s*([\w\-]+)\(")
 NAME = re.compile(r"%([\w.\-]+)")
 
+NAMES_ONLY = (
+    "parameter",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+    "conditional",
+    "call",
+    "optimization-barrier",
+)
+"""What makes no array, but passes on those that are there."""
+
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 PALLAS = "tpu_custom_call"
 """The custom-call target of every Pallas kernel on TPU."""
@@ -155,25 +167,24 @@ class Module:
         return Counter(
             str(array)
             for i in self.instructions
-            if i.computation not in self.fused
+            if i.computation not in self.fused and i.opcode not in NAMES_ONLY and not i.opcode.endswith("-done")
             for array in i.results
             if array.dims.count(length) >= 2
         )
 
-    def transpositions(self, dims: Sequence[int]) -> Counter[str]:
-        """Instructions, fused ones too, that bring the axes of an array of `dims` (in any order) into another order in
+    def transpositions(self, size: int) -> Counter[str]:
+        """Instructions, fused ones too, that bring the axes of an array of `size` elements into another order in
         memory: `transpose`, and `copy` from one layout to another."""
-        wanted = sorted(size for size in dims if size > 1)
         found: Counter[str] = Counter()
         for i in self.instructions:
             if i.opcode not in ("copy", "copy-start", "transpose"):
                 continue
             before, after = self.operands(i)[0], i.results[0]
             permuted = re.search(r"dimensions=\{([\d,]*)\}", i.text) if i.opcode == "transpose" else None
-            axes = [int(a) for a in permuted[1].split(",")] if permuted else list(range(len(after.dims)))
+            axes = [int(axis) for axis in permuted[1].split(",")] if permuted else list(range(len(after.dims)))
             now = [axes[axis] for axis in after.order if after.dims[axis] > 1]
             then = [axis for axis in before.order if before.dims[axis] > 1]
-            if now != then and sorted(size for size in after.dims if size > 1) == wanted:
+            if now != then and math.prod(after.dims) == size:
                 found[f"{i.opcode.removesuffix('-start')} {after}"] += 1
         return found
 
