@@ -81,7 +81,7 @@ ENTRY %main.1 (x: bf16[2,8,3,64], w: f32[8,8]) -> (bf16[2,8,3,64], f32[8,8]) {
   %loop.2 = (s32[], f32[8]{0}) while(%start), condition=%cond, body=%body.1
   ROOT %out = (bf16[2,8,3,64]{3,2,1,0:T(8,128)(2,1)}, f32[8,8]{1,0:T(8,128)}) tuple(%part, %w)
 }
-"""
+"""  # noqa: E501, XLA's lines
 
 
 @pytest.fixture(scope="module")
