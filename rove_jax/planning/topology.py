@@ -69,13 +69,18 @@ def devices(name: str) -> list[Any]:
     try:
         return gpu(kind, sizes) if kind in GPUS else tpu(kind, [int(size) for size in sizes.split("x")])
     except RuntimeError as error:  # what XLA raises for a shape that does not exist
-        raise UsageError(f"topology = {name!r}: {str(error).splitlines()[0]}; such as {EXAMPLES}") from error
+        if not str(error).startswith("INVALID_ARGUMENT"):
+            raise
+        why = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+        raise UsageError(f"topology = {name!r}: {why}; use one such as {EXAMPLES}") from error
 
 
 def tpu(kind: str, sizes: list[int]) -> list[Any]:
     """A slice of TPU chips."""
     needs("libtpu", kind, "tpu")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or libtpu asks the cloud's metadata server what it runs on
+    # Or libtpu would ask the cloud's metadata server what it runs on, and refuse while another process has it loaded.
+    for variable in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
+        os.environ.setdefault(variable, "1")
     # Hosts of 2 x 2 chips are the default, into which a single chip does not divide (an error on jax 0.10).
     odd = any(size % 2 for size in sizes[:2])
     hosts = {"chips_per_host_bounds": (*(1 if size % 2 else 2 for size in sizes[:2]), 1)} if odd else {}
