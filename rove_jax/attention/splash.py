@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType, PartitionSpec
@@ -117,33 +118,41 @@ def whole(
     """`splash` on one device: [B, T, heads, H] as [B, T, heads x H], filled up to whole blocks, and back."""
     batch, length, heads, turned_dim = query.shape
     kv_heads, head_dim = key.shape[2], padded(turned_dim)
-    group = heads // kv_heads
-    width = min(kv_heads, max(1, LANES // head_dim)) * group * head_dim
-    most = max(LANES, BLOCK * 1024 // max(width, 1024) // LANES * LANES)
-    block = -(-length // -(-length // most))  # as even as the lanes allow
-    block = -(-block // LANES) * LANES
+
+    def turning(rotary: Rotary | None) -> Rotary | None:
+        return rotary if rotary is not None and rotary.alpha and rotary.turned(turned_dim) else None
+
+    spec = Spec(
+        kv_heads=kv_heads,
+        group=heads // kv_heads,
+        head_dim=head_dim,
+        turned_dim=turned_dim,
+        length=length,
+        block=0,
+        causal=visibility.causal,
+        window=visibility.window,
+        scale=scale,
+        rotary=turning(rotary),
+        value_rotary=turning(value_rotary),
+        interpret=interpreted(),
+    )
+    block = block_length(length, spec.held * spec.group * head_dim)
+    spec = spec._replace(block=block)
 
     def flat(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, -length % block), (0, 0), (0, head_dim - turned_dim)))
         return x.reshape(*x.shape[:2], -1)
 
-    spec = Spec(
-        kv_heads,
-        group,
-        head_dim,
-        length,
-        block,
-        visibility.causal,
-        visibility.window,
-        scale,
-        rotary if rotary is not None and rotary.turned(turned_dim) and rotary.alpha else None,
-        value_rotary if value_rotary is not None and value_rotary.turned(turned_dim) and value_rotary.alpha else None,
-        turned_dim,
-        interpreted(),
-    )
     ids = None if ids is None else jnp.pad(ids, ((0, 0), (0, -length % block)))[:, None]
     out: Array = attention(flat(query), flat(key), flat(value), ids, spec)
     return out.reshape(batch, -1, heads, head_dim)[:, :length, :, :turned_dim]
+
+
+def block_length(length: int, channels: int) -> int:
+    """Positions per block: at most BLOCK, fewer where a block has many `channels`, and as even as the lanes allow."""
+    most = max(LANES, BLOCK * 1024 // max(channels, 1024) // LANES * LANES)
+    even = -(-length // -(-length // most))
+    return -(-even // LANES) * LANES
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -273,8 +282,13 @@ def backward(spec: Spec, saved: tuple, grad: Array) -> tuple[Array, Array, Array
         + at.scratch(("query", kept), ("key", kept), ("key", kept)),
         products=5,
     )
-    dquery = dquery[0] if chunks == 1 else dquery.sum(0).astype(dtype)
-    return dquery, dkey, dvalue, None
+    if chunks == 1:
+        return dquery[0], dkey, dvalue, None
+    # Queries that see no key of a chunk have no part from it: what lies there was never written.
+    written = np.zeros((chunks, at.count), bool)
+    written[at.steps.chunk, at.steps.query] = True
+    parts = jnp.where(written.repeat(spec.block, 1)[:, None, :, None], dquery, 0.0)
+    return parts.sum(0).astype(dtype), dkey, dvalue, None
 
 
 attention.defvjp(forward, backward)

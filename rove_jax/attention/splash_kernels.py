@@ -43,6 +43,8 @@ class Spec(NamedTuple):
     """Query heads per key head."""
     head_dim: int
     """64, or a multiple of 128."""
+    turned_dim: int
+    """The same before padding, which the rotations are of."""
     length: int
     """Positions before padding."""
     block: int
@@ -51,8 +53,6 @@ class Spec(NamedTuple):
     scale: float
     rotary: Rotary | None
     value_rotary: Rotary | None
-    turned_dim: int
-    """Head size before padding, which the rotations are of."""
     interpret: bool
 
     @property
@@ -165,7 +165,9 @@ def by_heads(spec: Spec, flags: Array, masks: bool, mask: Callable[[], Array], h
 
     def run(masked: bool) -> None:
         which = mask() if masked else None
-        jax.lax.fori_loop(0, heads, lambda n, _: head(n, jax.lax.div(n, spec.group), which), None, unroll=heads <= 4)
+        # Side by side, one head's products overlap with another's exponentials; interpreted, that is only more code.
+        unroll = heads <= 4 and not spec.interpret
+        jax.lax.fori_loop(0, heads, lambda n, _: head(n, jax.lax.div(n, spec.group), which), None, unroll=unroll)
 
     if masks:
         run(True)
