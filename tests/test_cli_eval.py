@@ -12,7 +12,7 @@ from reference import perplexity as oracle
 
 from rove_jax import zoo
 from rove_jax.cli import eval as command
-from rove_jax.config import Evaluation
+from rove_jax.config import Evaluation, Scaling
 from rove_jax.evaluation import runs
 from rove_jax.evaluation.at_end import evaluate_run
 from rove_jax.models import functional
@@ -154,6 +154,20 @@ def test_generate_prints_the_prompt_and_goes_on_from_it(trained, run):
     assert code == 0 and "".join(lines)
 
 
+def test_generate_scales_frequencies_as_perplexity_does(trained, run, monkeypatch):
+    models = []
+    monkeypatch.setattr("rove_jax.evaluation.generate.generate", lambda cfg, *given, **named: models.append(cfg))
+    words = ("generate", "--workdir", trained / "rove", "--prompt", "the état", "--max-new-tokens", 23)
+    run(*words)
+    run(*words, "--scaling", "yarn")
+    run(*words, "--scaling", "dynamic_ntk", "--value-scaling", "none")
+    plain, yarn, dynamic = models
+    assert plain == zoo.load_model(trained / "rove").config.model
+    # 9 + 23 tokens are twice the training length.
+    assert yarn == plain.with_scaling(Scaling("yarn", factor=2.0, original_length=16))
+    assert dynamic == plain.with_scaling(Scaling("dynamic_ntk", original_length=16, length=32), values=False)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -167,6 +181,7 @@ def test_generate_prints_the_prompt_and_goes_on_from_it(trained, run):
         ("compare --workdirs RUNS/none --out RUNS/text/0.txt", "--out = .*is a file"),
         ("generate --workdir RUNS/rove --prompt x --temperature -1", "temperature = -1.0: must be at least 0"),
         ("generate --workdir RUNS/rove --prompt x --max-new-tokens 0", "--max-new-tokens = 0"),
+        ("generate --workdir RUNS/rove --prompt x --scaling yam", "--scaling.*yam"),
         ("perplexty", "perplexty"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference.weights import random_params
 
-from rove_jax.config import Model
+from rove_jax.config import Model, Scaling
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import generate as generation
 from rove_jax.evaluation.generate import Sampling, generate, restrict
@@ -25,25 +25,42 @@ def params():
     return random_params(CFG, seed=4)
 
 
-@pytest.fixture(scope="module")
-def likeliest(params):
+def likeliest(cfg, params):
     """The likeliest next token by a full forward pass over a padded context."""
 
     @jax.jit
     def after(tokens_bt, last):
-        hidden = functional.apply(CFG, params, tokens_bt).hidden[:, last]
-        return functional.unembed(CFG, params, hidden)[0].argmax()
+        hidden = functional.apply(cfg, params, tokens_bt).hidden[:, last]
+        return functional.unembed(cfg, params, hidden)[0].argmax()
 
-    return lambda tokens: int(after(np.pad(tokens, (0, 64 - len(tokens))).astype(np.int32)[None], len(tokens) - 1))
+    return lambda tokens: int(after(np.pad(tokens, (0, 96 - len(tokens))).astype(np.int32)[None], len(tokens) - 1))
 
 
-def test_greedy_decoding_equals_full_forward_passes(params, likeliest):
-    [found] = generate(CFG, params, PROMPTS[:1], max_new_tokens=24, eot=EOT, sampling=GREEDY)
-    text = list(PROMPTS[0])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        CFG,
+        pytest.param(replace(CFG, window=5), marks=pytest.mark.slow),
+        pytest.param(CFG.with_scaling(Scaling("yarn", factor=8.0, original_length=8)), marks=pytest.mark.slow),
+    ],
+    ids=["plain", "window", "yarn"],
+)
+def test_greedy_decoding_equals_full_forward_passes(params, cfg, monkeypatch):
+    slots, init_cache = [], functional.init_cache
+
+    def noted(*given, **named):
+        cache = init_cache(*given, **named)
+        slots.append(cache.key.shape[2])
+        return cache
+
+    monkeypatch.setattr(functional, "init_cache", noted)
+    [found] = generate(cfg, params, PROMPTS[:1], max_new_tokens=60, eot=EOT, sampling=GREEDY)
+    text, following = list(PROMPTS[0]), likeliest(cfg, params)
     for token in found:
-        assert token == likeliest(text)
+        assert token == following(text)
         text.append(int(token))
-    assert len(set(found.tolist())) > 3, "the model says more than one thing"
+    assert len(found) == 60 and len(set(found.tolist())) > 3, "the model says more than one thing"
+    assert slots == [128 if cfg.window is None else 5 - 1 + 32], "with a window, a ring"
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, top_k=20, top_p=0.95)])

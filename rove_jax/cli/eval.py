@@ -50,6 +50,13 @@ def parser() -> exits.Parser:
     new.add_argument("--top-k", type=int)
     new.add_argument("--top-p", type=float)
     new.add_argument("--seed", type=int, default=0)
+    new.add_argument(
+        "--scaling",
+        choices=get_args(ScalingRule),
+        default="none",
+        help="frequency scaling, as in perplexity at a length of the prompt and all new tokens",
+    )
+    new.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
     new.set_defaults(run=sample)
 
     new = jobs.add_parser("compare", help="perplexity of several runs: table, data and figure")
@@ -164,6 +171,7 @@ def sample(arguments: argparse.Namespace) -> None:
     """Print the prompt and its continuation, piece by piece as it is drawn."""
     from rove_jax.evaluation import runs
     from rove_jax.evaluation.generate import Sampling, generate
+    from rove_jax.evaluation.protocol import scaled
 
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
     if not 1 <= arguments.max_new_tokens <= 2**20:
@@ -187,8 +195,10 @@ def sample(arguments: argparse.Namespace) -> None:
             print(decoder.decode(tokenizer.decode_bytes(tokens_b)), end="", flush=True)
 
     print(tokenizer.decode(prompt), end="", flush=True)
+    length = max(len(prompt), 1) + arguments.max_new_tokens
+    values = arguments.value_scaling == "same"
     generate(
-        run.config.model,
+        scaled(run.config.model, arguments.scaling, training_length=trained, length=length, values=values),
         run.params,
         [prompt],
         max_new_tokens=arguments.max_new_tokens,

@@ -97,11 +97,14 @@ def generate(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def prefill(cfg: Model, sampling: Sampling, slots: int, params, tokens_bt, lengths_b, keys_b):
-    """Read left-padded prompts [B, T] into a new cache of `slots` slots; return the first drawn tokens [B] and it."""
+    """Read left-padded prompts [B, T] into a new cache of `slots` slots, or with a window of as many as a ring needs.
+
+    Returns the first drawn tokens [B] and the cache.
+    """
     batch, width = tokens_bt.shape
     positions_bt = jnp.arange(width, dtype=jnp.int32)[None, :] - (width - lengths_b[:, None])
     segments_bt = (positions_bt >= 0).astype(jnp.int32)  # 0 is padding: it sees nothing and is seen by nobody
-    cache = functional.init_cache(cfg, batch, slots)
+    cache = functional.init_cache(cfg, batch, slots, chunk=width)
     output = functional.apply(
         cfg,
         params,

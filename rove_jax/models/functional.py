@@ -101,14 +101,13 @@ def unembed(cfg: Model, params: Params, hidden: Float[Array, "... D"]) -> Float[
 def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None, *, chunk: int | None = None) -> Store:
     """An empty cache for `length` tokens of `batch` rows: key and value [L, B, S, K, H] in `dtype` (cfg.dtype).
 
-    S is `length`. With `cfg.window` W and `chunk`, the most tokens that one call will write, S is W - 1 + chunk at
-    most: the cache is a ring, in which each token of a chunk still finds the W - 1 before it, and never gets full.
+    S is `length`. `chunk` is the most tokens that one call will write: where `cfg.window` W is set, W - 1 + chunk
+    slots are then enough for any length, as a ring in which each token of a chunk still finds the W - 1 before it.
     """
     require(length >= 1, "length", length, "a cache needs at least one slot")
-    if chunk is not None:
+    if chunk is not None and cfg.window is not None:
         require(chunk >= 1, "chunk", chunk, "must be at least 1")
-        require(cfg.window is not None, "chunk", chunk, "is read with model.window only; without, every token is kept")
-        length = min(length, (cfg.window or 0) - 1 + chunk)
+        length = min(length, cfg.window - 1 + chunk)
     rotary, value_rotary = cfg.rotations
     shape = (cfg.layers, batch, length, cfg.kv_heads, cfg.head_dim)
     return Store.empty(shape, dtype or cfg.dtype, rotary=rotary, value_rotary=value_rotary, turns=cfg.turns)
