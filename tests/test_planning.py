@@ -13,7 +13,9 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
+from rove_jax.cli import eval as command
 from rove_jax.errors import UsageError
+from rove_jax.evaluation import results
 from rove_jax.evaluation.workload import Workload
 from rove_jax.planning import executable, topology
 from rove_jax.planning.hlo import Module
@@ -186,6 +188,28 @@ def test_bytes_moved_are_those_that_a_kernel_takes_whatever_it_states():
     assert stating["kernels"]["double"] == {"calls": 1, "bytes": through, "stated_bytes": 7_777_777}
     assert stating["bytes_accessed"] - silent["bytes_accessed"] == 7_777_777
     assert stating["bytes_moved"] == silent["bytes_moved"] == silent["bytes_accessed"] + through
+
+
+@tpu
+@pytest.mark.slow
+def test_the_command_compares_variants_and_writes_what_it_shows(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = "speed --preset tiny --layers 1 --context-length 256 --batch-size 4 --dtype bfloat16 --topology v5e:2x2"
+    assert command.main([*words.split(), "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"Written: {out}"
+    found = results.read(out)
+    made = found["provenance"]
+    assert found["kind"] == "plan" and (made["device"], made["devices"]) == ("TPU v5 lite", 4)
+    assert made["compiler"].startswith("libtpu 0.") and made["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
+    rope, rove = found["results"]
+    assert (rope["backend"], rope["beside"], rove["backend"]) == ("splash", None, "splash")
+    assert KERNELS <= set(rope["kernels"]) and rope["refused"]["cudnn"] == "needs an NVIDIA GPU, the mesh is on tpu"
+    np.testing.assert_allclose(rove["beside"]["bytes_moved"], rove["bytes_moved"] / rope["bytes_moved"])
+    [row] = [line for line in lines if "GB moved" in line]
+    assert f"{rove['bytes_moved'] / 1e9:.3f} ({rove['beside']['bytes_moved']:.4f}x)" in row
+    [row] = [line for line in lines if "calls of backward_kernel" in line]
+    assert row.count("1, ") == 2
 
 
 @tpu
