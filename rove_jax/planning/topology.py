@@ -47,6 +47,16 @@ SAME_FOR_ALL = {
     "block_dim_limit_z": 2**16 - 1,
 }
 
+LIBTPU = {
+    # Or it asks the cloud's metadata server what it runs on, and complains on stderr that nobody answers.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    # Or it refuses while another process has it loaded.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""Environment in which libtpu only compiles, whatever the topology. Read when it is loaded."""
+
 EXAMPLES = "v5e:2x2, v5e:16x16, v6e:2x2, v5p:2x2x1, v4:2x2x1, tpu7x:2x2x1 or h100:1x1x1"
 
 
@@ -78,9 +88,8 @@ def devices(name: str) -> list[Any]:
 def tpu(kind: str, sizes: list[int]) -> list[Any]:
     """A slice of TPU chips."""
     needs("libtpu", kind, "tpu")
-    # Or libtpu would ask the cloud's metadata server what it runs on, and refuse while another process has it loaded.
-    for variable in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
-        os.environ.setdefault(variable, "1")
+    for variable, value in LIBTPU.items():
+        os.environ.setdefault(variable, value)
     # Hosts of 2 x 2 chips are the default, into which a single chip does not divide (an error on jax 0.10).
     odd = any(size % 2 for size in sizes[:2])
     hosts = {"chips_per_host_bounds": (*(1 if size % 2 else 2 for size in sizes[:2]), 1)} if odd else {}
