@@ -16,7 +16,7 @@ REPEATABLE = ("xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops
 
 def compiler_flags() -> dict[str, Any]:
     """{"xla_flags", "libtpu_init_args", "deterministic"}: the two environment variables, and whether a flag asks for
-    GPU kernels that give the same bits each time (cuDNN attention too then; CPU and TPU always do)."""
+    GPU kernels that give the same bits each time."""
     flags = os.environ.get("XLA_FLAGS", "")
     given = dict(re.findall(r"--(\w+)(?:=(\S+))?", flags))
     on = any(given.get(name, "false").lower() not in ("false", "0") for name in REPEATABLE)
