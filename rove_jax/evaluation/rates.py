@@ -29,7 +29,8 @@ def run(asked: Workload, what: tuple[str, ...], rounds: int) -> dict:
 
     Raises `UsageError`, before anything is compiled, for a backend that cannot serve or sizes that do not divide.
     """
-    load = machine.load()
+    # Now: by the end the checkout may have moved on, and the load is this measurement itself.
+    start = {"commit": machine.commit(), "load_before": machine.load()}
     count = len(what) * len(asked.variants) * len(asked.backends)
     with tqdm(total=count, desc="compiling", unit="program", disable=None, leave=False) as bar:
         programs, mesh = speed.compile_all(asked, what, bar.update)
@@ -37,7 +38,7 @@ def run(asked: Workload, what: tuple[str, ...], rounds: int) -> dict:
         bar.set_description("measuring")
         bar.unit = "run"
         times = speed.measure(programs, rounds, bar.update)
-    return document(asked, what, times, mesh, load)
+    return document(asked, what, times, mesh, start)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -47,9 +48,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def document(
-    asked: Workload, what: Sequence[str], times: dict[Program, list[float]], mesh: jax.sharding.Mesh, load: float | None
+    asked: Workload,
+    what: Sequence[str],
+    times: dict[Program, list[float]],
+    mesh: jax.sharding.Mesh,
+    start: dict[str, Any],
 ) -> dict:
-    """The result document of a measurement. `load`: that of the machine before it began."""
+    """The result document of a measurement. `start`: provenance of its beginning."""
     first = mesh.devices.flat[0]
     rounds = len(next(iter(times.values())))
     dtype = asked.settings(asked.variants[0], asked.backends[0]).model.dtype
@@ -60,9 +65,8 @@ def document(
         "platform": first.platform,
         "devices": mesh.size,
         "mesh": dict(mesh.shape),
-        "commit": machine.commit(),
+        **start,
         **machine.compiler_flags(),
-        "load_before": load,
         "load_after": machine.load(),
     }
     settings = {**dataclasses.asdict(asked), "what": list(what), "rounds": rounds, "convention": CONVENTION}
