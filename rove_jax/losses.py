@@ -21,7 +21,9 @@ def token_nll(
     """Negative log-likelihood of each target, float32 nats. Above LOGITS_LIMIT, CHUNK positions at a time."""
 
     def nll(hidden: Array, targets: Array) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(functional.unembed(cfg, params, hidden), targets)
+        # Rows as one axis: a product of two matrices, whose gradients a CPU forms without transposing the logits.
+        logits = functional.unembed(cfg, params, hidden.reshape(-1, hidden.shape[-1]))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets.reshape(-1)).reshape(targets.shape)
 
     batch, length = targets_bt.shape
     if 4 * batch * length * cfg.padded_vocab <= LOGITS_LIMIT:

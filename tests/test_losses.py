@@ -43,7 +43,8 @@ def test_chunks_change_neither_nll_nor_gradient(params, length, monkeypatch):
     whole = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(params, hidden)
     monkeypatch.setattr(losses, "LOGITS_LIMIT", 0)
     parts = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(params, hidden)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-4), parts, whole)
+    # Sums in another order: 1e-6 of the largest entry, which for a gradient of the table has hundreds of terms.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6 * np.abs(b).max()), parts, whole)
 
 
 def test_chunks_hold_a_fraction_of_the_logits(monkeypatch):

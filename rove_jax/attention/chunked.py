@@ -5,6 +5,7 @@ that the compiler cannot reorder; blocks that causality or the window hides from
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -14,8 +15,8 @@ from jaxtyping import Array
 from rove_jax.attention.dense import Key, Query
 from rove_jax.attention.visibility import Visibility
 
-CHUNK = 512
-"""Queries, and keys, per block: the scores of one block take B N CHUNK^2 floats."""
+CHUNK = 128
+"""Queries, and keys, per block: the scores of one block take B N CHUNK^2 floats, which should stay in a cache."""
 
 
 @functools.partial(jax.jit, static_argnames="scale")  # or each eager call would compile its loops anew
@@ -36,7 +37,10 @@ def differentiable(query: Query, key: Key, value: Key, visibility: Visibility, s
 
 
 class Blocks(NamedTuple):
-    """Queries [i, B, c, K, G, H] and keys and values [j, B, c, K, H], cut and filled up to whole blocks."""
+    """Queries [i, B, K, G, c, H] and keys and values [j, B, K, c, H], cut and filled up to whole blocks.
+
+    Heads come before positions, so that every product is a batch of plain matrix products.
+    """
 
     query: Array
     key: Array
@@ -47,18 +51,17 @@ class Blocks(NamedTuple):
 
     @staticmethod
     def cut(query: Array, key: Array, value: Array, visibility: Visibility) -> "Blocks":
-        batch, queries, heads, head_dim = query.shape
-        keys, kv_heads = key.shape[1:3]
-        grouped = query.reshape(batch, queries, kv_heads, heads // kv_heads, head_dim)
+        queries, (keys, kv_heads) = query.shape[1], key.shape[1:3]
         spelled = visibility.spelled_out(queries, keys)
-        return Blocks(blocks(grouped), blocks(key), blocks(value), spelled, queries, keys)
+        return Blocks(grouped(query, kv_heads), blocks(key), blocks(value), spelled, queries, keys)
 
     def reach(self, i: Array) -> tuple[Array | int, Array | int]:
         """The blocks of keys, first and one past the last, that some query of block i may see."""
-        size, end = self.key.shape[2], self.key.shape[0]
+        size, end = self.key.shape[-2], self.key.shape[0]
         if not self.visibility.aligned:
             return 0, end
-        window, first, last = self.visibility.window, i * self.query.shape[2], (i + 1) * self.query.shape[2]
+        rows, window = self.query.shape[-2], self.visibility.window
+        first, last = i * rows, (i + 1) * rows
         start = 0 if window is None else jnp.maximum(first - (window - 1), 0) // size
         if not self.visibility.causal:
             last = end * size if window is None else last + window - 1
@@ -67,15 +70,17 @@ class Blocks(NamedTuple):
     def scores(self, i: Array, j: Array, scale: float) -> Array:
         """Scaled logits of one block, float32 [B, K, G, c, c]; minus infinity where the key is not seen."""
         q, k = self.query[i], self.key[j]
-        logits = product("bckgh,bdkh->bkgcd", q, k) * scale
-        mask = self.visibility.cut(i * q.shape[1], q.shape[1], j * k.shape[1], k.shape[1]).mask()
-        mask &= (j * k.shape[1] + jnp.arange(k.shape[1]) < self.keys)[None, None, None]
+        rows, columns = q.shape[-2], k.shape[-2]
+        logits = product("bkgch,bkdh->bkgcd", q, k) * scale
+        mask = self.visibility.cut(i * rows, rows, j * columns, columns).mask()
+        mask &= (j * columns + jnp.arange(columns) < self.keys)[None, None, None]
         heads = (1, 1) if mask.shape[1] == 1 else logits.shape[1:3]
         return jnp.where(mask.reshape(mask.shape[0], *heads, *mask.shape[2:]), logits, -jnp.inf)
 
     def joined(self, x: Array, length: int) -> Array:
-        """[i, B, c, ...] back to [B, length, ...]."""
-        return x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:])[:, :length]
+        """[i, B, ..., c, H] back to [B, length, heads, H]."""
+        x = jnp.moveaxis(x, (0, -2), (1, 2))
+        return x.reshape(x.shape[0], -1, math.prod(x.shape[3:-1]), x.shape[-1])[:, :length]
 
 
 def forward(query: Query, key: Key, value: Key, visibility: Visibility, scale: float) -> tuple[Array, tuple]:
@@ -90,19 +95,19 @@ def forward(query: Query, key: Key, value: Key, visibility: Visibility, scale: f
             # A row that has seen nothing yet has top = -inf; -inf - -inf would be NaN.
             safe = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
             weights, shrink = jnp.exp(scores - safe[..., None]), jnp.exp(top - safe)
-            added = product("bkgcd,bdkh->bkgch", weights.astype(value.dtype), parts.value[j])
+            added = product("bkgcd,bkdh->bkgch", weights.astype(value.dtype), parts.value[j])
             return new_top, total * shrink + weights.sum(-1), mixed * shrink[..., None] + added
 
-        mixed = jnp.zeros_like(parts.query[i], jnp.float32).transpose(0, 2, 3, 1, 4)
+        mixed = jnp.zeros_like(parts.query[i], jnp.float32)
         empty = (jnp.full_like(mixed[..., 0], -jnp.inf), jnp.zeros_like(mixed[..., 0]), mixed)
         top, total, mixed = jax.lax.fori_loop(*parts.reach(i), keys, empty)
         # Of a row that sees nothing: output 0, and weights exp(score - inf) = 0 in the backward pass.
         log_total = jnp.where(total > 0, jnp.where(total > 0, top, 0.0) + jnp.log(total), jnp.inf)
         out = mixed / jnp.where(total > 0, total, 1.0)[..., None]
-        return out.transpose(0, 3, 1, 2, 4).astype(query.dtype), log_total
+        return out.astype(query.dtype), log_total
 
     out, log_total = jax.lax.map(queries, jnp.arange(parts.query.shape[0]))
-    out = parts.joined(out, parts.queries).reshape(query.shape)
+    out = parts.joined(out, parts.queries)
     return out, (query, key, value, visibility, out, log_total)
 
 
@@ -110,22 +115,19 @@ def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Arr
     """Gradients of query, key and value; none of the mask."""
     query, key, value, visibility, out, log_total = saved
     parts = Blocks.cut(query, key, value, visibility)
-    grads = blocks(grad.reshape(*query.shape[:2], *parts.query.shape[3:]))
+    grads = grouped(grad, key.shape[2])
     # The softmax's own gradient needs sum_j A_ij dA_ij, which is the output times its gradient.
-    inner = blocks(
-        (out.astype(jnp.float32) * grad.astype(jnp.float32)).sum(-1).reshape(*query.shape[:2], *parts.query.shape[3:5])
-    )
-    inner = inner.transpose(0, 1, 3, 4, 2)
+    inner = (grouped(out, key.shape[2]).astype(jnp.float32) * grads.astype(jnp.float32)).sum(-1)
 
     def queries(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
         def keys(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             dquery, dkey, dvalue = state
             weights = jnp.exp(parts.scores(i, j, scale) - log_total[i][..., None])
-            dweights = product("bckgh,bdkh->bkgcd", grads[i], parts.value[j])
+            dweights = product("bkgch,bkdh->bkgcd", grads[i], parts.value[j])
             dscores = (weights * (dweights - inner[i][..., None]) * scale).astype(query.dtype)
-            dquery += product("bkgcd,bdkh->bckgh", dscores, parts.key[j])
-            dkey = dkey.at[j].add(product("bkgcd,bckgh->bdkh", dscores, parts.query[i]))
-            dvalue = dvalue.at[j].add(product("bkgcd,bckgh->bdkh", weights.astype(value.dtype), grads[i]))
+            dquery += product("bkgcd,bkdh->bkgch", dscores, parts.key[j])
+            dkey = dkey.at[j].add(product("bkgcd,bkgch->bkdh", dscores, parts.query[i]))
+            dvalue = dvalue.at[j].add(product("bkgcd,bkgch->bkdh", weights.astype(value.dtype), grads[i]))
             return dquery, dkey, dvalue
 
         start = jnp.zeros_like(parts.query[i], jnp.float32)
@@ -134,7 +136,7 @@ def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Arr
 
     zeros = jnp.zeros_like(parts.key, jnp.float32)
     (dkey, dvalue), dquery = jax.lax.scan(queries, (zeros, zeros), jnp.arange(parts.query.shape[0]))
-    dquery = parts.joined(dquery, parts.queries).reshape(query.shape)
+    dquery = parts.joined(dquery, parts.queries)
     dkey, dvalue = parts.joined(dkey, parts.keys), parts.joined(dvalue, parts.keys)
     return dquery.astype(query.dtype), dkey.astype(key.dtype), dvalue.astype(value.dtype), None
 
@@ -143,10 +145,16 @@ differentiable.defvjp(forward, backward)
 
 
 def blocks(x: Array) -> Array:
-    """[B, length, ...] to [blocks, B, c, ...], c = min(CHUNK, length), filled up with zeros."""
+    """[B, length, K, H] to [blocks, B, K, c, H], c = min(CHUNK, length), filled up with zeros."""
     size = min(CHUNK, x.shape[1])
-    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), *((0, 0),) * (x.ndim - 2)))
-    return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), (0, 0), (0, 0)))
+    return x.reshape(x.shape[0], -1, size, *x.shape[2:]).transpose(1, 0, 3, 2, 4)
+
+
+def grouped(x: Array, kv_heads: int) -> Array:
+    """[B, length, N, H] to [blocks, B, K, G, c, H]."""
+    x = blocks(x)
+    return x.reshape(*x.shape[:2], kv_heads, -1, *x.shape[3:])
 
 
 def product(subscripts: str, a: Array, b: Array) -> Array:

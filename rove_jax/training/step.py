@@ -38,16 +38,19 @@ def update(
         segments = settings.data.segments
         return losses.next_token_loss(model, params, tokens_bt, eot=eot, segments=segments, dropout_key=part_key)
 
-    def add_part(sums: Any, part_tokens: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-        part, tokens_bt = part_tokens
+    def part_sums(part: jax.Array, tokens_bt: jax.Array) -> Any:
         (loss, weight), gradient = jax.value_and_grad(summed_loss, has_aux=True)(state.params, tokens_bt, part)
-        gradient = jax.lax.with_sharding_constraint(gradient, placed)
-        return jax.tree.map(jnp.add, sums, (loss, weight, gradient)), None
+        return loss, weight, jax.lax.with_sharding_constraint(gradient, placed)
 
-    nothing = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
+    def add_part(sums: Any, part_tokens: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, part_sums(*part_tokens)), None
+
     # Rows are dealt to the parts in turn, which leaves every row on its device.
     dealt_abt = tokens_bt.reshape(-1, parts, tokens_bt.shape[1]).swapaxes(0, 1)
-    (loss, weight, gradient), _ = jax.lax.scan(add_part, nothing, (jnp.arange(parts), dealt_abt))
+    sums = part_sums(jnp.int32(0), dealt_abt[0])
+    if parts > 1:
+        sums, _ = jax.lax.scan(add_part, sums, (jnp.arange(1, parts), dealt_abt[1:]))
+    loss, weight, gradient = sums
 
     # A batch without one scored token changes nothing but the moments and the decay.
     count = jnp.maximum(weight, 1.0)
