@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from rove_jax.attention.call import Call, Target, interpreted
 from rove_jax.attention.dense import Key, Query
-from rove_jax.attention.splash_kernels import RESIDENT, VMEM_LIMIT, Spec, backward_kernel, forward_kernel, tables
+from rove_jax.attention.splash_kernels import RESIDENT, VMEM_LIMIT, Spec, splash_backward, splash_forward, tables
 from rove_jax.attention.splash_schedule import Schedule, schedule
 from rove_jax.attention.visibility import Visibility
 from rove_jax.config import Rotary
@@ -250,7 +250,7 @@ def forward(query: Array, key: Array, value: Array, ids: Array | None, spec: Spe
     turns = tables(spec, spec.rotary, at.count), tables(spec, spec.value_rotary, at.count)
     statistic = jax.ShapeDtypeStruct((at.batch, spec.kv_heads * spec.group, 1, at.length), kept)
     out, log_total = at.call(
-        forward_kernel,
+        splash_forward,
         (*turns, None if ids is None else (ids, ids), query, key, value),
         (*at.shared(turns), at.segments(ids), at.query, at.key, at.key),
         (jax.ShapeDtypeStruct(query.shape, dtype), statistic),
@@ -273,7 +273,7 @@ def backward(spec: Spec, saved: tuple, grad: Array) -> tuple[Array, Array, Array
     chunk = pl.BlockSpec((1, *(at.query.block_shape or ())), lambda b, p, s, *steps: (steps[5][s], b, steps[0][s], p))
     done = at.rows("done", spec.held)
     dquery, dkey, dvalue = at.call(
-        backward_kernel,
+        splash_backward,
         (*turns, None if ids is None else (ids, ids), query, key, value, out, grad, log_total),
         (*at.shared(turns), at.segments(ids), at.query, at.key, at.key, at.query, at.query, at.statistic),
         (part, jax.ShapeDtypeStruct(key.shape, dtype), jax.ShapeDtypeStruct(key.shape, dtype)),

@@ -182,7 +182,7 @@ def scores(k: Array, q: Array, spec: Spec, mask: Array | None) -> Array:
     return logits if mask is None else jnp.where(mask, logits, NEVER)
 
 
-def forward_kernel(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, mixed, top, total, *, spec: Spec):
+def splash_forward(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, mixed, top, total, *, spec: Spec):
     """Outputs, and log2 of each row's sum of exponentials."""
     s = pl.program_id(2)
     flags, i, j = steps.flags[s], steps.query[s], steps.key[s]
@@ -218,7 +218,7 @@ def forward_kernel(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, 
         log_total[0] = jnp.where(some, top[...] + jnp.log2(safe), -NEVER)
 
 
-def backward_kernel(
+def splash_backward(
     steps, at, at_value, ids, q, k, v, o, do, log_total, dq, dk, dv, qs, gs, ks, vs, inner, dqs, dks, dvs, *, spec: Spec
 ):
     """Gradients of queries, keys and values. Those of keys and values gather in VMEM until their last query."""
