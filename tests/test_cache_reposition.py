@@ -160,7 +160,7 @@ def test_more_than_scaling_cannot_be_retabled():
         retable(empty(SPECS["rope"], 4), YARN, YARN)
 
 
-@pytest.mark.parametrize("spec", [SPECS["rope"], SPECS["rove"]], ids=["rope", "rove"])
+@pytest.mark.parametrize("spec", [SPECS["rove"], SPECS["own values"]], ids=["rove", "own values"])
 def test_chunks_read_apart_and_joined_are_as_if_read_in_a_row(spec):
     qkv = inputs(t=9)
     parts = [(0, 4), (4, 7)]
@@ -211,7 +211,7 @@ def read(cfg, tokens, positions, cache):
     return apply(cfg, parameters(cfg.layers), tokens, positions=jnp.asarray(positions), segments=ones, cache=cache)
 
 
-@pytest.mark.parametrize("variant", ["rope", "rove"])
+@pytest.mark.parametrize("variant", [pytest.param("rope", marks=pytest.mark.slow), "rove"])
 def test_sinks_and_the_latest_renumbered_equal_a_fresh_pass_over_them(variant):
     """StreamingLLM's eviction on a model of one layer, twice in a row."""
     cfg = model(variant=variant)
@@ -229,7 +229,7 @@ def test_sinks_and_the_latest_renumbered_equal_a_fresh_pass_over_them(variant):
     assert ids == [0, 1, 6, 7, 8, 9, 10]
 
 
-@pytest.mark.parametrize("variant", ["rope", "rove", "vo"])
+@pytest.mark.parametrize("variant", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("rope", "vo")), "rove"])
 def test_all_moved_alike_changes_nothing_in_any_layer(variant):
     cfg = dataclasses.replace(model(variant=variant), layers=2, scan_layers=True)
     cache = read(cfg, TOKENS[:, :8], np.arange(8), functional.init_cache(cfg, 2, 13)).cache

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rove_jax.attention import cached_attention
+from rove_jax.attention.cache import noted
 from rove_jax.config import Model
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
@@ -88,10 +89,11 @@ def test_a_token_still_to_be_seen_is_never_overwritten_in_silence():
     """By a chunk too long for the ring; traced, only the row that loses something gives NaN."""
     spec, qkv = SPECS["rove"], inputs(t=12)
     slots = W - 1 + 3
+    at, ones = jnp.arange(4), jnp.ones((2, 4), jnp.int32)
     with pytest.raises(
         UsageError, match=r"4 new tokens: with a window of 5 they need 5 - 1 \+ 4 slots, the cache has 7"
     ):
-        fed(empty(spec, slots), [x[:, :8] for x in qkv], spec, (4, 4), window=W, call=cached_attention)
+        noted(noted(empty(spec, slots), at, ones, W), at + 4, ones, W)
     with pytest.raises(UsageError, match="12 new tokens: the cache has 7 slots"):
         fed(empty(spec, slots), qkv, spec, (12,), window=W)
     segments = np.ones((2, 12), int)
@@ -109,7 +111,7 @@ def test_a_token_still_to_be_seen_is_never_overwritten_in_silence():
 MODEL = Model(layers=2, width=32, query_heads=4, kv_heads=2, head_dim=16, mlp_width=32, vocab=40, window=W)
 
 
-@pytest.mark.parametrize("variant", ["rope", "rove"])
+@pytest.mark.parametrize("variant", [pytest.param("rope", marks=pytest.mark.slow), "rove"])
 def test_a_model_decodes_beyond_its_slots(variant):
     cfg = dataclasses.replace(MODEL, variant=variant, scan_layers=True)
     params, tokens = random_params(cfg, seed=1), np.random.default_rng(0).integers(0, 40, (2, 30))

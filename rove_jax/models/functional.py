@@ -71,7 +71,8 @@ def apply(
       segments: int32 [B, T], ids from 1; tokens see their own segment only; 0 is padding. None: all one.
       contiguous: positions rise by one from index to index within each segment (keeps fused causal kernels usable).
       cache: what `init_cache` made; T more tokens are written to it, and attention runs over all of it. Needs positions
-        and segments. Writing past its last slot raises `UsageError` or, where the cache is traced, gives NaN.
+        and segments. Writing past its last slot raises `UsageError` or, where the cache is traced, gives NaN; with
+        `cfg.window` writes wrap around. A donated cache is written in place.
       capture: any of "query", "key", "value": each layer's, before rotation.
       dropout_key: a key turns dropout on.
     """
