@@ -150,3 +150,10 @@ def test_init_cache_says_what_a_ring_needs():
         functional.init_cache(MODEL, 1, 70, chunk=0)
     whole = dataclasses.replace(MODEL, window=None)
     assert functional.init_cache(whole, 1, 70, chunk=6).key.shape[2] == 70, "without a window every token is kept"
+
+
+def test_a_window_beyond_all_positions_forgets_nothing():
+    spec, qkv = SPECS["rove"], inputs(t=4)
+    out, store = fed(empty(spec, 4), qkv, spec, (3, 1), window=2**40)
+    close(out, definition(qkv, spec))
+    assert jnp.isnan(fed(store, [x[:, :1] for x in qkv], spec, (1,), positions=np.array([4]), window=2**40)[0]).all()

@@ -13,7 +13,7 @@ from rove_jax.attention.rotary_attention import attend, check_shapes, turned
 from rove_jax.attention.visibility import describe
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
-from rove_jax.rotary import checked_positions
+from rove_jax.rotary import MAX_POSITION, checked_positions
 
 
 @functools.partial(
@@ -169,8 +169,9 @@ def noted(
     else:
         latest = (store.length - new + jnp.arange(new)) % slots
         there, what = (jnp.take(x, latest, axis=1) for x in (store.positions, store.segments))
-        # A token about to be overwritten, against each new one: would that have seen it?
-        seen = (what[:, :, None] == segments[:, None]) & (there[:, :, None] > positions[:, None] - window)
+        # A token about to be overwritten, against each new one: would that have seen it? (In int32.)
+        oldest = positions[:, None] - min(window, 2 * MAX_POSITION)
+        seen = (what[:, :, None] == segments[:, None]) & (there[:, :, None] > oldest)
         lost = store.lost | (seen & (segments != 0)[:, None]).any((1, 2))
         room = f"with a window of {window} they need {window} - 1 + {new} slots, the cache has {slots}"
     if not isinstance(lost, Tracer) and lost.any():
