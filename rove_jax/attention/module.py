@@ -94,7 +94,7 @@ class RotaryAttention(nnx.Module):
         """
         query, key, value = self.query(x_btd), self.key(x_btd), self.value(x_btd)
         if store is not None:
-            assert positions is not None and segments is not None
+            assert segments is not None
             out, store = cached_attention(
                 query,
                 key,
