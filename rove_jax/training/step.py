@@ -45,12 +45,13 @@ def update(
     def add_part(sums: Any, part_tokens: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, part_sums(*part_tokens)), None
 
-    # Rows are dealt to the parts in turn, which leaves every row on its device.
-    dealt_abt = tokens_bt.reshape(-1, parts, tokens_bt.shape[1]).swapaxes(0, 1)
-    sums = part_sums(jnp.int32(0), dealt_abt[0])
-    if parts > 1:
-        sums, _ = jax.lax.scan(add_part, sums, (jnp.arange(1, parts), dealt_abt[1:]))
-    loss, weight, gradient = sums
+    if parts == 1:
+        loss, weight, gradient = part_sums(jnp.int32(0), tokens_bt)
+    else:
+        nothing = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
+        # Rows are dealt to the parts in turn, which leaves every row on its device.
+        dealt_abt = tokens_bt.reshape(-1, parts, tokens_bt.shape[1]).swapaxes(0, 1)
+        (loss, weight, gradient), _ = jax.lax.scan(add_part, nothing, (jnp.arange(parts), dealt_abt))
 
     # A batch without one scored token changes nothing but the moments and the decay.
     count = jnp.maximum(weight, 1.0)
