@@ -126,6 +126,15 @@ def test_transpositions_are_of_memory_not_of_names(module):
     assert not Module(PROGRAM.replace("{0,1:T(8,128)} copy(%w)", "{1,0:T(8,128)} copy(%w)")).transpositions(64)
 
 
+def test_what_loops_run_is_told_apart(module):
+    assert module.repeated == {"body.1"} and not module.transpositions(2 * 8 * 3 * 64, repeated=True)
+    inside = PROGRAM.replace(
+        "ROOT %same =", "%f = bf16[2,8,3,64]{3,1,2,0} fusion(%arg), kind=kLoop, calls=%fused\n  ROOT %same ="
+    )
+    assert Module(inside).repeated == {"body.1", "fused"}
+    assert Module(inside).transpositions(2 * 8 * 3 * 64, repeated=True) == {"copy bf16[2,8,3,64]": 1}
+
+
 def test_an_axis_of_one_has_no_place_in_the_order():
     text = """ENTRY %main (x: f32[1,4,6]) -> f32[1,4,6] {
   %x = f32[1,4,6]{2,1,0} parameter(0)

@@ -25,6 +25,9 @@ CONVENTION = (
 )
 
 
+ADDED = ("squares", "collectives", "transpositions", "transpositions_in_loops")
+
+
 def run(asked: Workload, name: str) -> dict:
     """The result document of the train step of every variant and backend, compiled for the topology `name`."""
     devices = topology.devices(name)
@@ -69,7 +72,8 @@ def facts(compiled: Any, dims: Sequence[int]) -> dict[str, Any]:
     `dims` are B, T, N, H of queries on a device. JSON values: "flops", "bytes_moved", "bytes_accessed" (the compiler's
     own count), "memory" in bytes, "kernels" (name to calls, bytes of operands and results, bytes stated), "collectives"
     (kind to count and bytes), "squares" (arrays in memory with T twice), "transpositions" (in memory, of arrays with as
-    many elements as [B, T, N, H]), "loops" (how often each turns).
+    many elements as [B, T, N, H], which the residual stream may have as well), "transpositions_in_loops" (those in
+    scanned layers), "loops" (how often each turns).
     """
     module = Module(compiled.as_text())
     costs = compiled.cost_analysis() or {}
@@ -97,13 +101,14 @@ def facts(compiled: Any, dims: Sequence[int]) -> dict[str, Any]:
         "collectives": module.collectives(),
         "squares": dict(module.squares(dims[1])),
         "transpositions": dict(module.transpositions(math.prod(dims))),
+        "transpositions_in_loops": dict(module.transpositions(math.prod(dims), repeated=True)),
         "loops": module.loops(),
     }
 
 
 def beside(ours: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
     """A variant's facts against the first one's: ratios of flops, bytes moved and temporaries, and what it adds of
-    square arrays, collectives and transpositions, each with how many more there are."""
+    what is in ADDED, each with how many more there are."""
 
     def ratio(mine: float | None, its: float | None) -> float | None:
         return mine / its if mine is not None and its else None
@@ -119,7 +124,7 @@ def beside(ours: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
         "flops": ratio(ours["flops"], first["flops"]),
         "bytes_moved": ratio(ours["bytes_moved"], first["bytes_moved"]),
         "temporaries": ratio(ours["memory"]["temporaries"], first["memory"]["temporaries"]),
-        "added": {name: more(name) for name in ("squares", "collectives", "transpositions")},
+        "added": {name: more(name) for name in ADDED},
     }
 
 

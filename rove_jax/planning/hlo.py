@@ -172,12 +172,26 @@ class Module:
             if array.dims.count(length) >= 2
         )
 
-    def transpositions(self, size: int) -> Counter[str]:
+    @cached_property
+    def repeated(self) -> set[str]:
+        """Computations that loops run, with all that these call: the layers, where they are scanned."""
+        calls: dict[str, set[str]] = {}
+        for i in self.instructions:
+            calls.setdefault(i.computation, set()).update(re.findall(r"(?:calls|body|to_apply)=%([\w.\-]+)", i.text))
+        whiles = (i.text for i in self.instructions if i.opcode == "while")
+        new = {name for text in whiles for name in re.findall(r"body=%([\w.\-]+)", text)}
+        found: set[str] = set()
+        while new:
+            found |= new
+            new = {name for computation in new for name in calls.get(computation, ())} - found
+        return found
+
+    def transpositions(self, size: int, *, repeated: bool = False) -> Counter[str]:
         """Instructions, fused ones too, that bring the axes of an array of `size` elements into another order in
-        memory: `transpose`, and `copy` from one layout to another."""
+        memory: `transpose`, and `copy` from one layout to another. `repeated`: those in loops alone."""
         found: Counter[str] = Counter()
         for i in self.instructions:
-            if i.opcode not in ("copy", "copy-start", "transpose"):
+            if i.opcode not in ("copy", "copy-start", "transpose") or (repeated and i.computation not in self.repeated):
                 continue
             before, after = self.operands(i)[0], i.results[0]
             permuted = re.search(r"dimensions=\{([\d,]*)\}", i.text) if i.opcode == "transpose" else None
