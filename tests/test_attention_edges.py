@@ -11,10 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from rove_jax import config, sharding
-from rove_jax.attention import BACKENDS as FUNCTIONS
-from rove_jax.attention import rotary_attention
-from rove_jax.attention.backends import serve
-from rove_jax.attention.visibility import Visibility, describe
+from rove_jax.attention import Target, interpret, rotary_attention
+from rove_jax.attention.visibility import describe
 from rove_jax.errors import UsageError
 from tests.attention_cases import BACKENDS, ROVE, compiled, inputs, small_chunks  # noqa: F401
 
@@ -105,9 +103,19 @@ def test_float32_products_are_float32_whatever_the_default(backend):
         assert products and all("HIGHEST" in line for line in products)
 
 
-def test_auto_stays_with_what_runs_everywhere(monkeypatch):
-    """On concrete arrays too: whether a GPU's fused kernel runs depends on more than its being a GPU."""
-    q, k, v = (x.astype(jnp.bfloat16) for x in inputs())
-    monkeypatch.setitem(FUNCTIONS, "cudnn", lambda *args: pytest.fail("cudnn"))
-    monkeypatch.setattr(type(q), "devices", lambda self: pytest.fail("asked for the device"))
-    assert serve("auto", q, k, v, Visibility(True, None, True), 0.25).shape == q.shape
+def test_a_traced_call_knows_its_platform_from_the_mesh_alone():
+    """Under a bare `jit` a program may be compiled for anything, so `auto` stays with what runs everywhere."""
+    seen = []
+
+    def look(x):
+        seen.append(Target.here(x).platform)
+        return x
+
+    x = jnp.ones(3)
+    look(x)
+    jax.jit(look)(x)
+    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))):
+        jax.jit(lambda x: look(x) + 1)(x)
+    with interpret():
+        jax.jit(lambda x: look(x) + 2)(x)
+    assert seen == ["cpu", "unknown", "cpu", "tpu"]

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from rove_jax.attention import BACKENDS, Call, Target, attention_fn, resolve, rotary_attention
-from rove_jax.attention.backends import SCORES_LIMIT, choose
+from rove_jax.attention.backends import SCORES_LIMIT, SCORES_LIMIT_CPU, choose
 from rove_jax.attention.visibility import Visibility
 from rove_jax.config import Backend, Rotary
 from rove_jax.errors import UsageError
@@ -37,8 +37,11 @@ LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
         (dataclasses.replace(CALL, aligned=False), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, mask=True), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, queries=1023, keys=1023), "gpu", 8.0, "cudnn"),
-        (dataclasses.replace(CALL, batch=2, dtype="float32"), "cpu", None, "xla"),
+        (dataclasses.replace(CALL, batch=1, queries=1, dtype="float32"), "cpu", None, "xla"),
+        (dataclasses.replace(CALL, batch=1, dtype="float32"), "cpu", None, "chunked"),
         (CALL, "tpu", None, "splash"),
+        (dataclasses.replace(CALL, batch=2, aligned=False), "tpu", None, "xla"),
+        (dataclasses.replace(CALL, batch=2), "unknown", None, "xla"),
         (dataclasses.replace(CALL, dtype="float16"), "tpu", None, "chunked"),
         (LONG, "cpu", None, "chunked"),
     ],
@@ -49,11 +52,12 @@ def test_auto_picks_and_says_why_not_the_others(call, platform, capability, expe
     assert choice.reason and set(choice.refused) == set(BACKENDS) - {expected} and all(choice.refused.values())
 
 
-def test_the_scores_limit_divides_xla_from_chunked_exactly():
-    fits = Call(1, SCORES_LIMIT // 4, 1, 1, 1, 64, "float32")
-    assert resolve("auto", fits, Target("cpu")).backend == "xla"
+@pytest.mark.parametrize(("platform", "limit"), [("cpu", SCORES_LIMIT_CPU), ("unknown", SCORES_LIMIT)])
+def test_the_scores_limit_divides_xla_from_chunked_exactly(platform, limit):
+    fits = Call(1, limit // 4, 1, 1, 1, 64, "float32")
+    assert resolve("auto", fits, Target(platform)).backend == "xla"
     above = dataclasses.replace(fits, queries=fits.queries + 1)
-    assert resolve("auto", above, Target("cpu")).backend == "chunked"
+    assert resolve("auto", above, Target(platform)).backend == "chunked"
 
 
 def test_a_name_serves_or_raises_with_the_reason():

@@ -113,10 +113,13 @@ def test_the_python_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from rove_jax.models import functional, presets
     from rove_jax.zoo import Loaded
 
-    layers, trained = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    text = (ROOT / "README.md").read_text()
+    layers, cached, trained = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     names: dict = {}
     exec(layers, names)
     assert names["y"].shape == names["x"].shape == (2, 128, 256)
+    exec(cached, names)
+    assert names["cache"].rotary.scaling.rule == "yarn" and names["cache"].length == 104
 
     settings = rove_jax.Config(model=presets.preset("tiny"))
     loaded = Loaded(settings, functional.init(settings.model, jax.random.key(0)), 0, {})
@@ -131,3 +134,11 @@ def test_the_layout_is_the_one_that_the_tests_enforce() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (block,) = re.findall(r"^```\n(errors.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert block.replace("->", " ").split() == ORDER
+
+
+def test_the_table_of_backends_is_what_the_resolver_says():
+    from rove_jax.attention import table
+
+    begin, end = "<!-- python -m rove_jax.attention.table -->\n", "\n<!-- end of table -->"
+    shown = (ROOT / "README.md").read_text().split(begin)[1].split(end)[0]
+    assert shown == table.markdown(), "python -m rove_jax.attention.table prints the new one"

@@ -39,9 +39,11 @@ def cudnn_refusal(call: Call, target: Target) -> str:
         return f"head_dim must be a multiple of 8 up to {largest}, not {call.head_dim}"
     if call.window is not None and not call.causal:
         return "takes a window only together with causality"
-    if not call.aligned or call.segments or call.mask:
-        return "takes no mask by positions, by segments or of the caller's own"
-    return ""
+    if not call.aligned:
+        return "takes positions in order only, as many queries as keys"
+    if call.segments:
+        return "takes no segments"
+    return "takes no mask of the caller's own" if call.mask else ""
 
 
 def fused(

@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Integer
 
 from rove_jax.attention.cache import Store, cached_attention
+from rove_jax.attention.projection import as_matrices
 from rove_jax.attention.rotary_attention import rotary_attention
 from rove_jax.config import Rotary
 
@@ -45,6 +46,7 @@ class RotaryAttention(nnx.Module):
                 (heads, head_dim),
                 use_bias=bias,
                 dtype=jnp.dtype(dtype),
+                dot_general=as_matrices,
                 kernel_init=kernel_init,
                 kernel_metadata={"axes": ("model", axis, "head_dim")},
                 bias_metadata={"axes": (axis, "head_dim")},
@@ -60,6 +62,7 @@ class RotaryAttention(nnx.Module):
             axis=(-2, -1),
             use_bias=bias,
             dtype=jnp.dtype(dtype),
+            dot_general=as_matrices,
             kernel_init=out_init or kernel_init,
             kernel_metadata={"axes": ("heads", "head_dim", "model")},
             bias_metadata={"axes": ("model",)},

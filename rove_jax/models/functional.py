@@ -95,8 +95,9 @@ def unembed(cfg: Model, params: Params, hidden: Float[Array, "... D"]) -> Float[
     table = params["embedding"].astype(cfg.dtype)
     precision = "highest" if cfg.dtype == "float32" else None
     logits = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32, precision=precision)
-    exists = jnp.arange(cfg.padded_vocab) < cfg.vocab
-    return jnp.where(exists.reshape((1,) * (logits.ndim - 1) + exists.shape), logits, NEVER)
+    # Added, not selected: a select over all logits costs a CPU a pass, and another for its gradient.
+    never = jnp.where(jnp.arange(cfg.padded_vocab) < cfg.vocab, 0.0, NEVER)
+    return logits + never.reshape((1,) * (logits.ndim - 1) + never.shape)
 
 
 def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None, *, chunk: int | None = None) -> Store:
