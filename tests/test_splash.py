@@ -263,7 +263,7 @@ class TestMesh:
         ({"dtype": "float16"}, "bfloat16 or float32, not float16"),
         ({"aligned": False}, "no mask by positions"),
         ({"mask": True}, "no mask .* of the caller's own"),
-        ({"query_heads": 64, "kv_heads": 1, "head_dim": 80}, "not 64 x 128"),
+        ({"query_heads": 64, "kv_heads": 1, "head_dim": 80}, "not 64 x 80"),
     ],
 )
 def test_refusals(changes, words):

@@ -101,8 +101,8 @@ def unclaimed() -> dict[str, int]:
 
 
 def padded(head_dim: int) -> int:
-    """Channels per head in the kernels: 64, so that two heads share a tile, or whole tiles."""
-    return 64 if head_dim <= 64 else -(-head_dim // 128) * 128
+    """Channels per head in the kernels: whole tiles of 16 bfloat16 sublanes."""
+    return -(-head_dim // 16) * 16
 
 
 def whole(
@@ -115,7 +115,7 @@ def whole(
     rotary: Rotary | None,
     value_rotary: Rotary | None,
 ) -> Array:
-    """`splash` on one device: [B, T, heads, H] as [B, T, heads x H], filled up to whole blocks, and back."""
+    """`splash` on one device: [B, T, heads, H] as [B, heads x H, T], filled up to whole blocks, and back."""
     batch, length, heads, turned_dim = query.shape
     kv_heads, head_dim = key.shape[2], padded(turned_dim)
 
@@ -141,11 +141,11 @@ def whole(
 
     def flat(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, -length % block), (0, 0), (0, head_dim - turned_dim)))
-        return x.reshape(*x.shape[:2], -1)
+        return x.transpose(0, 2, 3, 1).reshape(batch, -1, x.shape[1])
 
     ids = None if ids is None else jnp.pad(ids, ((0, 0), (0, -length % block)))[:, None]
     out: Array = attention(flat(query), flat(key), flat(value), ids, spec)
-    return out.reshape(batch, -1, heads, head_dim)[:, :length, :, :turned_dim]
+    return out.reshape(batch, heads, head_dim, -1).transpose(0, 3, 1, 2)[:, :length, :, :turned_dim]
 
 
 def block_length(length: int, channels: int) -> int:
@@ -166,17 +166,17 @@ class Layout:
 
     def __init__(self, spec: Spec, query: Array, per_channel: int, chunked: bool):
         """`per_channel`: bytes that stay in VMEM for each channel of a key head."""
-        self.spec, self.batch, self.length = spec, query.shape[0], query.shape[1]
+        self.spec, self.batch, self.length = spec, query.shape[0], query.shape[2]
         self.count = self.length // spec.block
         self.kv_width = spec.held * spec.head_dim
         self.slots = min(self.count, max(1, RESIDENT // (self.kv_width * spec.block * per_channel)))
         self.steps = schedule(spec.length, spec.block, spec.causal, spec.window, self.slots, chunked)
 
     def rows(self, which: str, heads: int) -> pl.BlockSpec:
-        """Of [B, T, heads x H]: the block that the field `which` of the schedule names."""
+        """Of [B, heads x H, T]: the block that the field `which` of the schedule names."""
         at = Schedule._fields.index(which)
-        shape = (1, self.spec.block, heads * self.spec.head_dim)
-        return pl.BlockSpec(shape, lambda b, p, s, *steps: (b, steps[at][s], p))
+        shape = (1, heads * self.spec.head_dim, self.spec.block)
+        return pl.BlockSpec(shape, lambda b, p, s, *steps: (b, p, steps[at][s]))
 
     @property
     def query(self) -> pl.BlockSpec:
@@ -219,14 +219,14 @@ class Layout:
     ):
         """Run `kernel`, which makes `products` matrix products per step and head."""
         spec, heads = self.spec, self.spec.held * self.spec.group
-        scores = self.batch * spec.programs * heads * len(self.steps.key) * spec.block**2
+        scores = self.batch * spec.kv_heads // spec.held * heads * len(self.steps.key) * spec.block**2
         moved = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves((inputs, out_shape)))
         fields = len(self.steps)
         return pl.pallas_call(
             lambda *refs: kernel(Schedule(*refs[:fields]), *refs[fields:], spec=spec),
             grid_spec=pltpu.PrefetchScalarGridSpec(
                 num_scalar_prefetch=fields,
-                grid=(self.batch, spec.programs, len(self.steps.key)),
+                grid=(self.batch, spec.kv_heads // spec.held, len(self.steps.key)),
                 in_specs=in_specs,
                 out_specs=out_specs,
                 scratch_shapes=scratch,
@@ -247,12 +247,12 @@ def forward(query: Array, key: Array, value: Array, ids: Array | None, spec: Spe
     """(output, what the backward pass needs)."""
     kept, dtype = jnp.float32, query.dtype
     at = Layout(spec, query, 2 * dtype.itemsize, chunked=False)
-    turns = tables(spec, spec.rotary, at.count), tables(spec, spec.value_rotary, at.count)
+    turns = tables(spec, at.count)
     statistic = jax.ShapeDtypeStruct((at.batch, spec.kv_heads * spec.group, 1, at.length), kept)
     out, log_total = at.call(
         splash_forward,
-        (*turns, None if ids is None else (ids, ids), query, key, value),
-        (*at.shared(turns), at.segments(ids), at.query, at.key, at.key),
+        (turns, None if ids is None else (ids, ids), query, key, value),
+        (at.shared(turns), at.segments(ids), at.query, at.key, at.key),
         (jax.ShapeDtypeStruct(query.shape, dtype), statistic),
         (at.query, at.statistic),
         at.scratch(("query", dtype), ("key", dtype), ("key", dtype), ("query", kept), ("row", kept), ("row", kept)),
@@ -266,16 +266,16 @@ def backward(spec: Spec, saved: tuple, grad: Array) -> tuple[Array, Array, Array
     query, key, value, ids, out, log_total = saved
     kept, dtype = jnp.float32, query.dtype
     at = Layout(spec, query, 2 * (dtype.itemsize + 4), chunked=True)
-    turns = tables(spec, spec.rotary, at.count), tables(spec, spec.value_rotary, at.count)
+    turns = tables(spec, at.count)
     chunks = -(-at.count // at.slots)
     # Each chunk of keys has its part in the gradient of every query.
     part = jax.ShapeDtypeStruct((chunks, *query.shape), dtype if chunks == 1 else kept)
-    chunk = pl.BlockSpec((1, *(at.query.block_shape or ())), lambda b, p, s, *steps: (steps[5][s], b, steps[0][s], p))
+    chunk = pl.BlockSpec((1, *(at.query.block_shape or ())), lambda b, p, s, *steps: (steps[5][s], b, p, steps[0][s]))
     done = at.rows("done", spec.held)
     dquery, dkey, dvalue = at.call(
         splash_backward,
-        (*turns, None if ids is None else (ids, ids), query, key, value, out, grad, log_total),
-        (*at.shared(turns), at.segments(ids), at.query, at.key, at.key, at.query, at.query, at.statistic),
+        (turns, None if ids is None else (ids, ids), query, key, value, out, grad, log_total),
+        (at.shared(turns), at.segments(ids), at.query, at.key, at.key, at.query, at.query, at.statistic),
         (part, jax.ShapeDtypeStruct(key.shape, dtype), jax.ShapeDtypeStruct(key.shape, dtype)),
         (chunk, done, done),
         at.scratch(("query", dtype), ("query", dtype), ("key", dtype), ("key", dtype), ("row", kept))
@@ -287,7 +287,7 @@ def backward(spec: Spec, saved: tuple, grad: Array) -> tuple[Array, Array, Array
     # Queries that see no key of a chunk have no part from it: what lies there was never written.
     written = np.zeros((chunks, at.count), bool)
     written[at.steps.chunk, at.steps.query] = True
-    parts = jnp.where(written.repeat(spec.block, 1)[:, None, :, None], dquery, 0.0)
+    parts = jnp.where(written.repeat(spec.block, 1)[:, None, None], dquery, 0.0)
     return parts.sum(0).astype(dtype), dkey, dvalue, None
 
 

@@ -3,11 +3,11 @@
 The recurrences are those of FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2), with the backward pass in one
 kernel; walking a list of visible blocks that is fetched ahead is the idea of JAX's public splash attention.
 
-In HBM an array is [B, T, heads x H], as the projections make it: two heads of 64 fill the 128 lanes of a tile, where
-[B, N, T, H] would leave half of each empty. In the kernels everything is transposed, [heads, H, block]: heads and
-channels lie along sublanes, where taking one of them, or swapping halves for a rotation, moves nothing; positions lie
-along lanes, so that each row's statistics are plain rows. A program serves a few key heads and all query heads that
-read them. Keys and values are loaded and turned once, and stay in VMEM for all later queries.
+Arrays are [B, heads x H, T] in HBM, and blocks [heads, H, block] in the kernels: heads and channels lie along sublanes,
+where taking one head, or swapping halves for a rotation, moves nothing, and a head of 64 fills its tiles as well as one
+of 128; positions lie along lanes, so that statistics of rows are plain rows. XLA makes and takes this order in its
+products at no cost. A program serves a few key heads and all query heads that read them. Keys and values are loaded and
+turned once, and stay in VMEM for all later queries.
 """
 
 import functools
@@ -42,7 +42,6 @@ class Spec(NamedTuple):
     group: int
     """Query heads per key head."""
     head_dim: int
-    """64, or a multiple of 128."""
     turned_dim: int
     """The same before padding, which the rotations are of."""
     length: int
@@ -57,12 +56,13 @@ class Spec(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Key heads per program: as many as fill the lanes."""
-        return min(self.kv_heads, max(1, 128 // self.head_dim))
+        """Key heads per program: up to 128 channels, to have few programs and enough to do side by side in each."""
+        return next(n for n in range(max(1, 128 // self.head_dim), 0, -1) if self.kv_heads % n == 0)
 
     @property
-    def programs(self) -> int:
-        return -(-self.kv_heads // self.held)
+    def alike(self) -> bool:
+        """Whether one rotation serves queries, keys, values and outputs."""
+        return self.rotary == self.value_rotary
 
 
 class Tables(NamedTuple):
@@ -72,23 +72,25 @@ class Tables(NamedTuple):
     start: Any
 
 
-def tables(spec: Spec, rotary: Rotary | None, blocks: int) -> Tables | None:
-    """float32, 1 and 0 on channels that do not turn. The kernel adds the angles: tables of all T rows would have to be
-    fetched anew by every program, and weigh more than the values."""
-    if rotary is None:
-        return None
-    pairs = rotary.turned(spec.turned_dim) // 2
+def tables(spec: Spec, blocks: int) -> tuple[Tables | None, Tables | None]:
+    """Those of queries and keys, and those of values and outputs unless they are the same. float32, 1 and 0 on channels
+    that do not turn. The kernel adds the angles: tables of all T positions would have to be fetched anew by every
+    program, and weigh more than the values."""
 
-    def columns(positions: Array) -> Array:
+    def columns(rotary: Rotary, positions: Array) -> Array:
         cos, sin = (x.T for x in angles(positions, rotary, spec.turned_dim))
         if rotary.pairing == "half":
             cos, sin = jnp.concatenate([cos, cos]), jnp.concatenate([-sin, sin])
         else:
-            cos, sin = (jnp.stack(x, 1).reshape(2 * pairs, -1) for x in ((cos, cos), (-sin, sin)))
-        still = ((0, spec.head_dim - 2 * pairs), (0, 0))
+            cos, sin = (jnp.stack(x, 1).reshape(-1, len(positions)) for x in ((cos, cos), (-sin, sin)))
+        still = ((0, spec.head_dim - len(cos)), (0, 0))
         return jnp.stack([jnp.pad(cos, still, constant_values=1.0), jnp.pad(sin, still)])
 
-    return Tables(columns(jnp.arange(spec.block)), columns(jnp.arange(blocks) * spec.block))
+    def both(rotary: Rotary | None) -> Tables | None:
+        starts = jnp.arange(blocks) * spec.block
+        return rotary and Tables(columns(rotary, jnp.arange(spec.block)), columns(rotary, starts))
+
+    return both(spec.rotary), None if spec.alike else both(spec.value_rotary)
 
 
 class Rotation(NamedTuple):
@@ -111,29 +113,33 @@ class Rotation(NamedTuple):
         return x * self.cos[None] + swapped * (-self.sin if inverse else self.sin)[None]
 
 
-def rotation(spec: Spec, rotary: Rotary | None, at: Tables | None, block: Array) -> Rotation | None:
-    """The rotation of block number `block`."""
-    if rotary is None or at is None:
-        return None
-    start = at.start[...]
-    own = jax.lax.broadcasted_iota(jnp.int32, start.shape, 2) == block
-    cos_a, sin_a = jnp.sum(jnp.where(own, start, 0.0), axis=2, keepdims=True)
-    cos_b, sin_b = at.within[0], at.within[1]
-    cos, sin = cos_a * cos_b - sin_a * sin_b, sin_a * cos_b + cos_a * sin_b
-    return Rotation(cos, sin, rotary.turned(spec.turned_dim) // 2, rotary.pairing == "half")
+def rotations(spec: Spec, at: tuple[Any, Any], block: Array) -> tuple[Rotation | None, Rotation | None]:
+    """Of queries and keys, and of values and outputs, in block number `block`."""
+
+    def one(rotary: Rotary | None, table: Tables | None) -> Rotation | None:
+        if rotary is None or table is None:
+            return None
+        start = table.start[...]
+        own = jax.lax.broadcasted_iota(jnp.int32, start.shape, 2) == block
+        cos_a, sin_a = jnp.sum(jnp.where(own, start, 0.0), axis=2, keepdims=True)
+        cos_b, sin_b = table.within[0], table.within[1]
+        cos, sin = cos_a * cos_b - sin_a * sin_b, sin_a * cos_b + cos_a * sin_b
+        return Rotation(cos, sin, rotary.turned(spec.turned_dim) // 2, rotary.pairing == "half")
+
+    first = one(spec.rotary, at[0])
+    return first, first if spec.alike else one(spec.value_rotary, at[1])
 
 
 def load(ref: Any, spec: Spec, turning: Rotation | None) -> Array:
-    """A block [1, block, heads x H] as float32 [heads, H, block], turned."""
-    x = ref[0].astype(jnp.float32).T
-    x = x.reshape(-1, spec.head_dim, x.shape[1])
+    """A block [1, heads x H, block] as float32 [heads, H, block], turned."""
+    x = ref[0].astype(jnp.float32).reshape(-1, spec.head_dim, spec.block)
     return x if turning is None else turning.turn(x)
 
 
 def store(ref: Any, x: Array, turning: Rotation | None) -> None:
-    """float32 [heads, H, block], turned back, into a block [..., block, heads x H]."""
+    """float32 [heads, H, block], turned back, into a block [..., heads x H, block]."""
     x = x if turning is None else turning.turn(x, inverse=True)
-    ref[...] = x.reshape(-1, x.shape[2]).T.astype(ref.dtype).reshape(ref.shape)
+    ref[...] = x.astype(ref.dtype).reshape(ref.shape)
 
 
 def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
@@ -182,7 +188,7 @@ def scores(k: Array, q: Array, spec: Spec, mask: Array | None) -> Array:
     return logits if mask is None else jnp.where(mask, logits, NEVER)
 
 
-def splash_forward(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, mixed, top, total, *, spec: Spec):
+def splash_forward(steps, at, ids, q, k, v, o, log_total, qs, ks, vs, mixed, top, total, *, spec: Spec):
     """Outputs, and log2 of each row's sum of exponentials."""
     s = pl.program_id(2)
     flags, i, j = steps.flags[s], steps.query[s], steps.key[s]
@@ -190,12 +196,13 @@ def splash_forward(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, 
 
     @pl.when(flags & FRESH != 0)
     def _():
-        ks[slot] = load(k, spec, rotation(spec, spec.rotary, at, j)).astype(ks.dtype)
-        vs[slot] = load(v, spec, rotation(spec, spec.value_rotary, at_value, j)).astype(vs.dtype)
+        turning, turning_values = rotations(spec, at, j)
+        ks[slot] = load(k, spec, turning).astype(ks.dtype)
+        vs[slot] = load(v, spec, turning_values).astype(vs.dtype)
 
     @pl.when(flags & FIRST != 0)
     def _():
-        qs[...] = load(q, spec, rotation(spec, spec.rotary, at, i)).astype(qs.dtype)
+        qs[...] = load(q, spec, rotations(spec, at, i)[0]).astype(qs.dtype)
         mixed[...], total[...] = jnp.zeros_like(mixed), jnp.zeros_like(total)
         top[...] = jnp.full_like(top, LOWEST)
 
@@ -213,13 +220,13 @@ def splash_forward(steps, at, at_value, ids, q, k, v, o, log_total, qs, ks, vs, 
     def _():
         some = total[...] > 0
         safe = jnp.where(some, total[...], 1.0)
-        store(o, mixed[...] / safe, rotation(spec, spec.value_rotary, at_value, i))
+        store(o, mixed[...] / safe, rotations(spec, at, i)[1])
         # Of a row that sees nothing: weights exp2(logit - 1e30) = 0 in the backward pass.
         log_total[0] = jnp.where(some, top[...] + jnp.log2(safe), -NEVER)
 
 
 def splash_backward(
-    steps, at, at_value, ids, q, k, v, o, do, log_total, dq, dk, dv, qs, gs, ks, vs, inner, dqs, dks, dvs, *, spec: Spec
+    steps, at, ids, q, k, v, o, do, log_total, dq, dk, dv, qs, gs, ks, vs, inner, dqs, dks, dvs, *, spec: Spec
 ):
     """Gradients of queries, keys and values. Those of keys and values gather in VMEM until their last query."""
     s = pl.program_id(2)
@@ -228,18 +235,19 @@ def splash_backward(
 
     @pl.when(flags & FRESH != 0)
     def _():
-        ks[slot] = load(k, spec, rotation(spec, spec.rotary, at, j)).astype(ks.dtype)
-        vs[slot] = load(v, spec, rotation(spec, spec.value_rotary, at_value, j)).astype(vs.dtype)
+        turning, turning_values = rotations(spec, at, j)
+        ks[slot] = load(k, spec, turning).astype(ks.dtype)
+        vs[slot] = load(v, spec, turning_values).astype(vs.dtype)
         dks[slot], dvs[slot] = jnp.zeros_like(dks[slot]), jnp.zeros_like(dvs[slot])
 
     @pl.when(flags & FIRST != 0)
     def _():
-        qs[...] = load(q, spec, rotation(spec, spec.rotary, at, i)).astype(qs.dtype)
+        turning, turning_outputs = rotations(spec, at, i)
+        qs[...] = load(q, spec, turning).astype(qs.dtype)
         grad = load(do, spec, None)
         # sum_j A_ij dA_ij, which is the output times its gradient, turned or not.
         inner[...] = jnp.sum(grad * load(o, spec, None), axis=1, keepdims=True)
-        turning = rotation(spec, spec.value_rotary, at_value, i)
-        gs[...] = (grad if turning is None else turning.turn(grad)).astype(gs.dtype)
+        gs[...] = (grad if turning_outputs is None else turning_outputs.turn(grad)).astype(gs.dtype)
         dqs[...] = jnp.zeros_like(dqs)
 
     def head(n: Array, u: Array, mask: Array | None) -> None:
@@ -254,9 +262,10 @@ def splash_backward(
 
     @pl.when(flags & LAST != 0)
     def _():
-        store(dq, dqs[...] * spec.scale, rotation(spec, spec.rotary, at, i))
+        store(dq, dqs[...] * spec.scale, rotations(spec, at, i)[0])
 
     @pl.when(flags & DONE != 0)
     def _():
-        store(dk, dks[slot] * spec.scale, rotation(spec, spec.rotary, at, j))
-        store(dv, dvs[slot], rotation(spec, spec.value_rotary, at_value, j))
+        turning, turning_values = rotations(spec, at, j)
+        store(dk, dks[slot] * spec.scale, turning)
+        store(dv, dvs[slot], turning_values)
