@@ -132,8 +132,8 @@ def speed_table(document: dict) -> str:
             name_of(r),
             r["variant"],
             r["backend"],
-            f"{r['tokens_per_second']:,.0f}" if r["tokens_per_second"] >= 100 else f"{r['tokens_per_second']:.3g}",
-            number(1000 * r["seconds"]["median"]),
+            three_digits(r["tokens_per_second"]),
+            three_digits(1000 * r["seconds"]["median"]),
             number(100 * r["utilisation"]["of_product"], 1),
             number(r["utilisation"]["of_data_sheet"] and 100 * r["utilisation"]["of_data_sheet"], 1),
             "-" if r["memory"] is None else f"{r['memory']['total'] / 2**20:,.0f}",
@@ -143,6 +143,11 @@ def speed_table(document: dict) -> str:
         for r in document["results"]
     ]
     return table([*header, f"time / {first}"], rows)
+
+
+def three_digits(value: float) -> str:
+    """At least so many, and none after them: 0.123, 45.6, 7,891."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def name_of(record: dict) -> str:
