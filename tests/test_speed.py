@@ -78,6 +78,7 @@ def test_the_command_measures_every_program_of_every_variant(run, tmp_path):
         np.testing.assert_allclose(r["ratio"]["upper_quartile"], np.quantile(paired, 0.75))
     made = found["provenance"]
     assert made["devices"] == 1 and made["platform"] == "cpu" and made["versions"]["jax"] == jax.__version__
+    assert re.match(r"\d+ x \w", made["host"]) and made["load_before"] >= 0
     assert whole["peak_memory"]["of"] == "process, resident" and whole["peak_memory"]["bytes"] > 2**20
     row = next(line for line in lines if line.startswith("|  decode at 8 |") and "rove" in line)
     [shown] = [r for r in records if (r["what"], r["filled"], r["variant"]) == ("decode", 8, "rove")]

@@ -63,6 +63,7 @@ def document(
     provenance = {
         "device": first.device_kind,
         "platform": first.platform,
+        "host": machine.host(),
         "devices": mesh.size,
         "mesh": dict(mesh.shape),
         **start,
@@ -178,7 +179,7 @@ def speed_caption(document: dict) -> str:
         "MiB below: what the compiler plans for one program, on one device",
         "attention": "; ".join(f"{', '.join(programs)}: {backend}" for backend, programs in chosen.items()),
         "repeatable": f"deterministic GPU kernels {'' if made['deterministic'] else 'not '}asked for in XLA_FLAGS",
-        "load": f"{made['load_before']} before, {made['load_after']} after",
+        "host": f"{made['host']}; load {made['load_before']} before, {made['load_after']} after",
         "utilisation": CONVENTION,
     }
     title = (

@@ -1,6 +1,7 @@
 """What numbers depend on beside the settings: compiler flags, the commit, what else the machine does, its memory."""
 
 import os
+import platform
 import re
 import resource
 import subprocess
@@ -36,6 +37,14 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):  # no git, or a checkout of another user's
         return None
     return head + ("+changes" if changes else "")
+
+
+def host() -> str:
+    """The CPUs that this process may use and, where Linux tells, their model."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.is_file() else None
+    return f"{count} x {found[1].strip() if found else platform.machine()}"
 
 
 def load() -> float | None:
