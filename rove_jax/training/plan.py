@@ -10,7 +10,7 @@ import optax
 from rove_jax import attention, config, sharding
 from rove_jax.errors import UsageError
 from rove_jax.models import accounting, functional
-from rove_jax.training import optimizer, state
+from rove_jax.training import machine, optimizer, state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +40,24 @@ class Plan:
             "devices": self.devices,
             "processes": jax.process_count(),
             "attention": dataclasses.asdict(self.choice),
+            **machine.compiler_flags(),
         }
 
     def lines(self) -> list[str]:
         """The same for a person."""
         cfg = self.settings
         axes = ", ".join(f"{name} {size}" for name, size in self.mesh.shape.items())
+        repeatable = []
+        if self.mesh.devices.flat[0].platform == "gpu" and not machine.compiler_flags()["deterministic"]:
+            how = "XLA_FLAGS=--xla_gpu_deterministic_ops=true makes runs repeatable"
+            repeatable = [f"kernels        add in an order of their own: {how}"]
         refused = "".join(f"\n               not {name}: {why}" for name, why in self.choice.refused.items())
         return [
             f"parameters     {self.parameter_count:,} (variant {cfg.model.variant}, {cfg.model.layers} layers)",
             f"batch          {cfg.training.batch_size} x {cfg.data.context_length} tokens, {cfg.training.steps} steps",
             f"mesh           {axes}; {self.devices}",
             f"attention      {self.choice.backend}: {self.choice.reason}{refused}",
+            *repeatable,
         ]
 
 
