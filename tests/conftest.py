@@ -8,6 +8,7 @@ assert "jax" not in sys.modules, "jax was imported before tests/conftest.py coul
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # compiling in two processes of tests at once
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
