@@ -79,8 +79,10 @@ def splash_refusal(call: Call, target: Target) -> str:
     group = call.query_heads // call.kv_heads
     if call.dtype not in ("bfloat16", "float32"):
         return f"takes bfloat16 or float32, not {call.dtype}"
-    if not call.aligned or call.mask:
-        return "takes no mask by positions or of the caller's own"
+    if not call.aligned:
+        return "takes positions in order only, as many queries as keys"
+    if call.mask:
+        return "takes no mask of the caller's own"
     if group * padded(call.head_dim) > WIDEST:
         return f"takes at most {WIDEST} channels of query heads on one key head, not {group} x {padded(call.head_dim)}"
     free = unclaimed()
