@@ -219,8 +219,8 @@ class TestMesh:
     ("changes", "words"),
     [
         ({"dtype": "float16"}, "bfloat16 or float32, not float16"),
-        ({"aligned": False}, "no mask by positions"),
-        ({"mask": True}, "no mask .* of the caller's own"),
+        ({"aligned": False}, "positions in order only"),
+        ({"mask": True}, "no mask of the caller's own"),
         ({"query_heads": 64, "kv_heads": 1, "head_dim": 80}, "not 64 x 80"),
     ],
 )
