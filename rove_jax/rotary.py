@@ -67,6 +67,8 @@ def rotate(
       inverse: turn back.
     """
     positions = checked_positions(positions)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise UsageError(f"x of dtype {x.dtype}: must be floats")
     if positions.shape not in (x.shape[-3:-2], x.shape[:-2]):
         raise UsageError(f"positions of shape {positions.shape}: must be {x.shape[-3:-2]} or {x.shape[:-2]}")
     if rotary.turned(x.shape[-1]) == 0 or rotary.alpha == 0.0:
@@ -74,7 +76,7 @@ def rotate(
     return turn(x, positions, rotary, inverse)
 
 
-def checked_positions(positions: Shaped[Array, "..."]) -> Int[Array, "..."]:
+def checked_positions(positions: Shaped[Array, "..."] | Shaped[np.ndarray, "..."]) -> Int[Array, "..."]:
     """`positions` as int32; raises `UsageError` for another dtype or, where they are concrete, out of range."""
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise UsageError(f"positions of dtype {positions.dtype}: must be integers")
@@ -89,7 +91,8 @@ def checked_positions(positions: Shaped[Array, "..."]) -> Int[Array, "..."]:
 @functools.partial(jax.jit, static_argnames=("rotary", "inverse"))
 def turn(x: Array, positions: Array, rotary: Rotary, inverse: bool) -> Array:
     """`rotate` after its checks. Jitted, so that a model lowers the tables once, not once per layer and use."""
-    cos, sin = full_width(*angles(positions, rotary, x.shape[-1]), rotary, x.shape[-1])
+    cos, sin = angles(positions, rotary, x.shape[-1])
+    cos, sin = full_width(cos, sin, rotary, x.shape[-1])
     shape = (1,) * (x.ndim - 2 - positions.ndim) + positions.shape + (1, x.shape[-1])
     cos, sin = cos.reshape(shape), (-sin if inverse else sin).reshape(shape)
     # Of the platform that is compiled for; the other form leaves no trace in the program.

@@ -79,7 +79,7 @@ def test_a_whole_number_is_a_legal_float() -> None:
         ),
         (lambda: Model(attention="flash"), "model.attention = 'flash'"),
         (lambda: Model(query_heads=3, kv_heads=2), "model.kv_heads = 2: must divide query_heads = 3"),
-        (lambda: Model(layers=0), "model.layers = 0: must be at least 1"),
+        (lambda: Model(layers=0), "model.layers = 0: must be a whole number, at least 1"),
         (lambda: Model(dropout=1.0), "model.dropout = 1.0"),
         (lambda: Model(window=0), "model.window = 0"),
         (lambda: Model(variant="nope", rotary=Rotary(base=5.0)), "model.rotary: variant nope"),

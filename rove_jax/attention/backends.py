@@ -77,8 +77,8 @@ def resolve(requested: str, call: Call, target: Target) -> Choice:
     if requested != "auto":
         cannot = refusal(requested, call, target)
         if cannot:
-            able = [name for name in BACKENDS if not refusal(name, call, target)]
-            raise UsageError(f"attention = {requested!r}: {cannot}; use auto, {' or '.join(able)}")
+            able = ["auto", *(name for name in BACKENDS if not refusal(name, call, target))]
+            raise UsageError(f"attention = {requested!r}: {cannot}; use {', '.join(able[:-1])} or {able[-1]}")
         return Choice(requested, "asked for by name", {n: "another was asked for" for n in BACKENDS if n != requested})
     limit = SCORES_LIMIT_CPU if target.platform == "cpu" else SCORES_LIMIT
     fits = "within" if call.scores <= limit else "above"

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Int, Integer, Shaped
 
-from rove_jax.attention.rotary_attention import attend, check_shapes, turned
-from rove_jax.attention.visibility import describe
+from rove_jax.attention.rotary_attention import attend, check_shapes, check_turns, turned
+from rove_jax.attention.visibility import check_segments, describe
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
 from rove_jax.rotary import MAX_POSITION, checked_positions
@@ -59,6 +59,9 @@ class Store:
         turns: str = "qkvo",
     ) -> "Store":
         """A store of keys and values of `shape`, [B, S, K, H] or [L, B, S, K, H], with nothing in it."""
+        check_turns(turns)
+        if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+            raise UsageError(f"dtype = {dtype}: a cache holds floats")
         batch, slots = shape[-4:-2]
 
         def zeros(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -92,7 +95,7 @@ def cached_attention(
     rotary: Rotary | None,
     value_rotary: Rotary | None,
     positions: Integer[Array, "..."] | None,
-    segments: Int[Array, "B T"],
+    segments: Shaped[Array, "..."] | None,
     window: int | None = None,
     backend: str = "auto",
     turns: str = "qkvo",
@@ -118,6 +121,9 @@ def cached_attention(
         latter; the row then gives NaN, from that call on.
     """
     check_shapes(query, key, value)
+    if segments is None:
+        raise UsageError("segments = None: a cache needs them, int32 [B, T]; 1 for each token, 0 for padding")
+    check_segments(segments, key.shape[:2])
     slots = store.positions.shape[1]
     if store.key.shape[0 if store.layer is None else 1 :] != (key.shape[0], slots, *key.shape[2:]):
         raise UsageError(f"store of keys {store.key.shape}: new keys are {key.shape}")
@@ -127,7 +133,7 @@ def cached_attention(
             raise UsageError(f"{name} = {ours}: the cache was written with {getattr(store, name)}; see retable")
     if store.layer is None:
         store = noted(store, positions, segments, window)
-    positions = jnp.broadcast_to(required(positions), segments.shape)
+    positions = required(positions, segments.shape)
     by_key, by_value = store.rotations
     store = replace(
         store,
@@ -158,7 +164,7 @@ def noted(
 
     Raises `UsageError`, or in a traced call sets `lost`, where there is no room.
     """
-    positions = jnp.broadcast_to(required(positions), segments.shape)
+    positions = required(positions, segments.shape)
     new, slots = segments.shape[1], store.positions.shape[1]
     if new > slots:
         raise UsageError(f"{new} new tokens: the cache has {slots} slots")
@@ -198,7 +204,7 @@ def written(store: Store, into: Array, new: Array, segments: Int[Array, "B T"], 
         # Up to the last slot, and where that is not all, from slot 0 on.
         starts = [jnp.minimum(first, slots - count), 0] if count > 1 else [first]
     for start in starts:
-        place = (layer, 0, start, *(0,) * (new.ndim - 3))
+        place = [jnp.int32(at) for at in (layer, 0, start, *(0,) * (new.ndim - 3))]  # one type, under x64 too
         update = new
         if window is not None:
             which = (start + jnp.arange(count) - first) % slots  # the new token that belongs in each slot
@@ -212,11 +218,13 @@ def written(store: Store, into: Array, new: Array, segments: Int[Array, "B T"], 
     return whole if stacked else whole[0]
 
 
-def required(positions: Integer[Array, "..."] | None) -> Int[Array, "..."]:
-    """`positions` as int32; raises `UsageError` if there are none."""
+def required(positions: Integer[Array, "..."] | None, shape: tuple[int, ...]) -> Int[Array, "B T"]:
+    """`positions`, [T] or [B, T], as int32 of `shape`; raises `UsageError` if there are none, or others."""
     if positions is None:
         raise UsageError(
             "positions = None: every key needs one; a value without, turned back by its query's position, would show "
             "the absolute position. Give prefix or null tokens positions, such as those before the text's first"
         )
-    return checked_positions(positions)
+    if positions.shape not in (shape[1:], shape):
+        raise UsageError(f"positions of shape {positions.shape}: must be {shape[1:]} or {shape}")
+    return jnp.broadcast_to(checked_positions(positions), shape)

@@ -29,7 +29,7 @@ class Call:
     causal: bool = True
     window: int | None = None
     aligned: bool = True
-    """Index order is position order, with steps of one inside every segment."""
+    """Index order is position order, with steps of one inside every segment, the same for queries and keys."""
     segments: bool = False
     mask: bool = False
     """A mask of the caller's own."""
@@ -42,7 +42,8 @@ class Call:
             *(batch, queries, key.shape[1], heads, key.shape[2], head_dim, jnp.dtype(query.dtype).name),
             causal=visibility.causal,
             window=visibility.window,
-            aligned=visibility.aligned,
+            # A kernel takes one array of segments, for queries and keys alike.
+            aligned=visibility.aligned and visibility.query_segments is visibility.key_segments,
             segments=visibility.query_segments is not None,
             mask=visibility.given is not None,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rove_jax.attention.rotary_attention import attend, check_shapes
 from rove_jax.attention.visibility import describe
@@ -85,8 +86,11 @@ def attention_fn(rotary: Rotary | None, value_rotary: Rotary | None, backend: st
             segments=None,
         )
         if mask is not None:
+            # Flax's own float masks are 1 and 0. An additive one, 0 and -inf, would be read the wrong way round.
+            if not isinstance(mask, Tracer) and (jnp.asarray(mask) < 0).any():
+                raise UsageError("mask: has negative entries; give True (or 1) where a key is seen, not a bias")
             full = jnp.broadcast_to(mask, (*leading, heads, queries, keys)).reshape(batch, heads, queries, keys)
-            visibility = dataclasses.replace(visibility, given=full.astype(bool))
+            visibility = dataclasses.replace(visibility, given=full > 0)
         index = jnp.arange(queries)
         at_query = index if visibility.query_positions is None else visibility.query_positions
         at_key = index if visibility.key_positions is None else visibility.key_positions

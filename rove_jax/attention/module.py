@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from rove_jax.attention.cache import Store, cached_attention
 from rove_jax.attention.projection import as_matrices
-from rove_jax.attention.rotary_attention import rotary_attention
+from rove_jax.attention.rotary_attention import check_turns, rotary_attention
 from rove_jax.config import Rotary
 
 Init = jax.nn.initializers.Initializer
@@ -68,6 +68,7 @@ class RotaryAttention(nnx.Module):
             bias_metadata={"axes": ("model",)},
             rngs=rngs,
         )
+        check_turns(turns)
         self.rotary, self.value_rotary, self.turns = rotary, value_rotary, turns
         self.window, self.backend = window, backend
 
@@ -97,7 +98,6 @@ class RotaryAttention(nnx.Module):
         """
         query, key, value = self.query(x_btd), self.key(x_btd), self.value(x_btd)
         if store is not None:
-            assert segments is not None
             out, store = cached_attention(
                 query,
                 key,

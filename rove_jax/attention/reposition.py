@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
@@ -39,7 +41,7 @@ def reposition(cache: Store, old: ArrayLike, new: ArrayLike) -> Store:
     slots = cache.positions.shape
     moves = []
     for name, given in (("old", old), ("new", new)):
-        given = checked_positions(jnp.asarray(given))
+        given = checked_positions(given if isinstance(given, jax.Array) else np.asarray(given))
         if given.shape not in ((), slots[1:], slots):
             raise UsageError(f"{name} of shape {given.shape}: must be one number, {slots[1:]} or {slots}")
         moves.append(jnp.broadcast_to(given, slots))
@@ -69,11 +71,16 @@ def retable(cache: Store, rotary: Rotary | None, value_rotary: Rotary | None) ->
 def keep(cache: Store, slots: Int[Array, "..."]) -> Store:
     """The cache with the tokens of `slots`, int32 [n] or [B, n], alone, in that order in its first n slots.
 
-    Positions stay as they are; `reposition` changes them. `slots` are the caller's to keep in range and distinct.
+    Positions stay as they are; `reposition` changes them. Traced `slots` are the caller's to keep distinct and
+    in range.
     """
     batch, count = cache.positions.shape
     if slots.shape[-1] > count or slots.shape[:-1] not in ((), (batch,)):
         raise UsageError(f"slots of shape {slots.shape}: must be [n] or {(batch, 'n')}, n at most {count}")
+    if not isinstance(slots, Tracer):
+        found = np.sort(slots, -1)
+        if found.size and (found.min() < 0 or found.max() >= count or (np.diff(found) == 0).any()):
+            raise UsageError(f"slots = {np.asarray(slots).tolist()}: must be distinct, from 0 to {count - 1}")
     kept = jnp.broadcast_to(slots, (batch, slots.shape[-1]))
 
     def chosen(x: Array) -> Array:

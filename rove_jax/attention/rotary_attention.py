@@ -39,11 +39,11 @@ def rotary_attention(
       query_positions, key_positions: int32 [T] or [B, T], and [S] or [B, S]. None: the index; then T must equal S.
         key_positions alone may be left out where T = S, and are then the queries'.
       segments: int32 [B, T], or (of queries [B, T], of keys [B, S]). Only equal ids see each other; 0 sees nothing and
-        is seen by none. A row that sees nothing returns 0.
+        is seen by none. A row that sees nothing returns 0. What padding holds must be finite, its positions in range.
       window: see the latest `window` positions only, the query's own included (not causal: as many on either side).
       backend: "auto", or a name of `attention.BACKENDS`, which serves or raises `UsageError`.
-      contiguous: promises, statically, that positions rise by one from index to index inside each segment (T = S), so
-        that fused causal kernels stay usable.
+      contiguous: promises, statically, that queries and keys have the same positions, which rise by one from index to
+        index inside each segment, so that fused causal kernels stay usable. Checked where positions are not traced.
       turns: for ablations only: which of q, k, v and the output o turn at all. With one of q and k, or one of v and o,
         absolute positions leak.
     """
@@ -75,6 +75,7 @@ def attend(
     turns: str = "qkvo",
 ) -> Array:
     """`rotary_attention` after its checks. `at_key` None: keys and values are turned already."""
+    check_turns(turns)
     serving = choose(backend, Call.of(query, key, visibility), Target.here(query))
     turning = {x: (rotary if x in "qk" else value_rotary) if x in turns else None for x in "qkvo"}
     if at_key is None:
@@ -96,6 +97,12 @@ def attend(
 def turned(x: Array, positions: Array, rotary: Rotary | None, *, inverse: bool = False) -> Array:
     """`rotate`, if there is a rotation."""
     return x if rotary is None else rotate(x, positions, rotary, inverse=inverse)
+
+
+def check_turns(turns: str) -> None:
+    """Raise `UsageError` unless every letter is one of q, k, v and o."""
+    if not isinstance(turns, str) or set(turns) - set("qkvo"):
+        raise UsageError(f"turns = {turns!r}: must be letters out of 'qkvo'")
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:

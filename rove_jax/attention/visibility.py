@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, Integer
 
 from rove_jax.errors import UsageError
@@ -92,6 +94,29 @@ class Visibility:
         return seen if self.given is None else seen & self.given
 
 
+def check_segments(segments: Array, shape: tuple[int, ...]) -> None:
+    """Raise `UsageError` unless they are integers of `shape` [B, T]."""
+    if not jnp.issubdtype(segments.dtype, jnp.integer):
+        raise UsageError(f"segments of dtype {segments.dtype}: must be integers")
+    if segments.shape != shape:
+        raise UsageError(f"segments of shape {segments.shape}: must be {shape}")
+
+
+def check_contiguous(positions: Array, segments: tuple[Array, Array] | None) -> None:
+    """Raise `UsageError` if positions that are known, not traced, do not rise by one inside each segment."""
+    ids = None if segments is None else segments[0]
+    if isinstance(positions, Tracer) or isinstance(ids, Tracer):
+        return
+    offsets = np.atleast_2d(positions) - np.arange(positions.shape[-1])
+    ids = np.ones_like(offsets) if ids is None else np.asarray(ids)
+    for row, offset in zip(ids, np.broadcast_to(offsets, ids.shape)):
+        # Sorted by segment, neighbours of one segment must lie equally far from their indices.
+        order = np.argsort(row, kind="stable")
+        row, offset = row[order], offset[order]
+        if ((np.diff(row) == 0) & (np.diff(offset) != 0) & (row[1:] != 0)).any():
+            raise UsageError("contiguous: positions do not rise by one from index to index inside each segment")
+
+
 def describe(
     shape_bts: tuple[int, int, int],
     *,
@@ -104,8 +129,8 @@ def describe(
 ) -> Visibility:
     """The `Visibility` of a call with B rows, T queries and S keys; raises `UsageError` if its parts disagree."""
     batch, queries, keys = shape_bts
-    if window is not None and window < 1:
-        raise UsageError(f"window = {window}: must be at least 1")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1):
+        raise UsageError(f"window = {window}: must be a whole number, at least 1")
     if window is not None and window > 2 * MAX_POSITION:
         window = None  # no two positions are that far apart, and kernels count in int32
     if query_positions is None and key_positions is None:
@@ -116,8 +141,8 @@ def describe(
         raise UsageError("give query_positions and key_positions together")
     elif key_positions is None:
         key_positions = query_positions
-    if contiguous and queries != keys:
-        raise UsageError(f"contiguous positions need as many queries as keys, not {queries} and {keys}")
+    elif contiguous and query_positions is not key_positions:
+        raise UsageError("contiguous: queries and keys have the same positions then; leave key_positions out")
     for name, array, length in (("query_positions", query_positions, queries), ("key_positions", key_positions, keys)):
         if array is not None and array.shape not in ((length,), (batch, length)):
             raise UsageError(f"{name} of shape {array.shape}: must be {(length,)} or {(batch, length)}")
@@ -132,6 +157,7 @@ def describe(
     if segments is not None and len(segments) != 2:
         raise UsageError(f"{len(segments)} arrays of segments: give one, or (query segments, key segments)")
     for array, length in zip(segments or (), (queries, keys)):
-        if array.shape != (batch, length):
-            raise UsageError(f"segments of shape {array.shape}: must be {(batch, length)}")
+        check_segments(array, (batch, length))
+    if contiguous and query_positions is not None:
+        check_contiguous(query_positions, segments)
     return Visibility(is_causal, window, contiguous, query_positions, key_positions, *(segments or (None, None)))

@@ -75,7 +75,9 @@ class Model:
         require_choice("model.remat", self.remat, Literal["none", "dots", "full"])
         require_choice("model.attention", self.attention, Backend)
         for name in ("layers", "width", "query_heads", "kv_heads", "head_dim", "mlp_width", "vocab", "vocab_multiple"):
-            require(getattr(self, name) >= 1, f"model.{name}", getattr(self, name), "must be at least 1")
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole and value >= 1, f"model.{name}", value, "must be a whole number, at least 1")
         require(
             self.query_heads % self.kv_heads == 0,
             "model.kv_heads",
@@ -84,7 +86,8 @@ class Model:
         )
         require(0.0 <= self.dropout < 1.0, "model.dropout", self.dropout, "must lie in [0, 1)")
         require(self.norm_epsilon > 0, "model.norm_epsilon", self.norm_epsilon, "must be above 0")
-        require(self.window is None or self.window >= 1, "model.window", self.window, "must be at least 1")
+        window = self.window is None or (isinstance(self.window, int) and self.window >= 1)
+        require(window and self.window is not True, "model.window", self.window, "must be a whole number, at least 1")
         if self.variant != "custom" and self.value_rotary != Rotary():
             raise UsageError(
                 f"model.value_rotary: variant {self.variant} does not read it; set model.variant to custom, or change "

@@ -163,6 +163,13 @@ def ratio_of(ratio: dict | None) -> str:
     return f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})"
 
 
+def changes(settings: dict) -> str:
+    """What was asked for beside the preset, for a title."""
+    layers, dtype = settings["layers"], settings["dtype"]
+    asked = [f"{layers} layers alone" if layers else "", dtype or ""]
+    return f" ({', '.join(x for x in asked if x)})" if any(asked) else ""
+
+
 def speed_caption(document: dict) -> str:
     """What the numbers of `speed_table` are."""
     settings, made, whole = document["settings"], document["provenance"], document["whole"]
@@ -182,10 +189,9 @@ def speed_caption(document: dict) -> str:
         "host": f"{made['host']}; load {made['load_before']} before, {made['load_after']} after",
         "utilisation": CONVENTION,
     }
-    title = (
-        f"Speed of {settings['preset']}, {settings['batch_size']} x {settings['context_length']} tokens, on "
-        f"{made['devices']} x {made['device']} ({made['platform']})"
-    )
+    size = f"{settings['batch_size']} x {settings['context_length']} tokens"
+    where = f"{made['devices']} x {made['device']} ({made['platform']})"
+    title = f"Speed of {settings['preset']}{changes(settings)}, {size}, on {where}"
     wrapped = (
         textwrap.fill(text, 118, initial_indent=f"{name:16}", subsequent_indent=" " * 16)
         for name, text in lines.items()

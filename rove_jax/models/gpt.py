@@ -62,6 +62,8 @@ class GPT(nnx.Module):
         if cache is not None:
             if positions is None or segments is None:
                 raise UsageError("a cache needs positions and segments")
+            if cache.key.shape[0] != cfg.layers:
+                raise UsageError(f"a cache of {cache.key.shape[0]} layers: the model has {cfg.layers}; see init_cache")
             cache = noted(cache, positions, segments, cfg.window)
         keys = jax.random.split(dropout_key, cfg.layers + 1) if dropout_key is not None and cfg.dropout else None
         x_btd = jnp.take(self.embedding[...].astype(cfg.dtype), tokens_bt, axis=0)

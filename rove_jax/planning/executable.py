@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from rove_jax import sharding
-from rove_jax.evaluation import results
+from rove_jax.evaluation import rates, results
 from rove_jax.evaluation.tables import table
 from rove_jax.evaluation.workload import Workload
 from rove_jax.planning import topology
@@ -178,7 +178,7 @@ def plan_caption(document: dict) -> str:
     axes = ", ".join(f"{name} {size}" for name, size in made["mesh"].items())
     layers = "scanned" if settings["scan_layers"] else "unrolled"
     return (
-        f"Train step of {settings['preset']} ({layers} layers), {settings['batch_size']} x "
+        f"Train step of {settings['preset']}{rates.changes(settings)}, layers {layers}, {settings['batch_size']} x "
         f"{settings['context_length']} tokens, compiled for {made['topology']} ({made['devices']} x {made['device']}; "
         f"{axes}) by {made['compiler']}"
     )

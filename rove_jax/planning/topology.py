@@ -15,7 +15,7 @@ from jax.experimental import topologies
 
 from rove_jax.errors import UsageError, nearest
 
-TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+TPUS = ("v5e", "v5p", "v6e")
 
 GPUS: dict[str, dict[str, Any]] = {
     # NVIDIA's H100 SXM5 data sheet and Hopper whitepaper; limits per thread block: CUDA C++ Programming Guide, compute
@@ -57,7 +57,10 @@ LIBTPU = {
 }
 """Environment in which libtpu only compiles, whatever the topology. Read when it is loaded."""
 
-EXAMPLES = "v5e:2x2, v5e:16x16, v6e:2x2, v5p:2x2x1, v4:2x2x1, tpu7x:2x2x1 or h100:1x1x1"
+LARGEST = 16
+"""Chips along an axis of a slice, at most; libtpu does not refuse more, it ends the process."""
+
+EXAMPLES = "v5e:2x2, v5e:16x16, v6e:2x2, v5p:2x2x1 or h100:1x1x1"
 
 
 def devices(name: str) -> list[Any]:
@@ -70,9 +73,11 @@ def devices(name: str) -> list[Any]:
         UsageError: no such hardware, or the package that compiles for it is not installed.
     """
     kind, _, sizes = name.partition(":")
-    if kind not in (*TPUS, *GPUS) or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sizes):
-        known = nearest(kind, (*TPUS, *GPUS)) if kind not in (*TPUS, *GPUS) else ""
-        raise UsageError(f"topology = {name!r}: must be KIND:SIZES, such as {EXAMPLES}{known}")
+    if kind not in (*TPUS, *GPUS):
+        known = (*TPUS, *GPUS)
+        raise UsageError(f"topology = {name!r}: {kind!r} is none of {', '.join(known)}{nearest(kind, known)}")
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sizes):
+        raise UsageError(f"topology = {name!r}: must be KIND:SIZES, such as {EXAMPLES}")
     # On a machine with libtpu or the plugin and no such device, looking for one would fail, or wait.
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")
@@ -87,6 +92,8 @@ def devices(name: str) -> list[Any]:
 
 def tpu(kind: str, sizes: list[int]) -> list[Any]:
     """A slice of TPU chips."""
+    if max(sizes) > LARGEST:
+        raise UsageError(f"topology = '{kind}:{'x'.join(map(str, sizes))}': at most {LARGEST} chips along an axis")
     needs("libtpu", kind, "tpu")
     for variable, value in LIBTPU.items():
         os.environ.setdefault(variable, value)

@@ -1,0 +1,128 @@
+"""What a person may get wrong about attention and its cache: refused by name, or served right, never another number."""
+
+import dataclasses
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rove_jax.attention import Store, attention_fn, cached_attention, interpret, keep, reposition
+from rove_jax.attention import rotary_attention as attend
+from rove_jax.attention.backends import BACKENDS
+from rove_jax.config import Model
+from rove_jax.errors import UsageError
+from rove_jax.models import functional
+from tests.attention_cases import ROVE, inputs
+
+OPTIONS = {"rotary": ROVE, "value_rotary": ROVE, "is_causal": True}
+MODEL = Model(layers=3, width=16, query_heads=2, kv_heads=1, head_dim=8, mlp_width=16, vocab=20)
+ONES = jnp.ones((2, 11), jnp.int32)
+
+
+def test_segments_of_keys_alone_hide_keys_on_every_backend():
+    """A kernel that takes one array of segments must not be given two."""
+    q, k, v = inputs()
+    of_keys = ONES.at[:, 6:].set(0)
+    options = {**OPTIONS, "is_causal": False, "segments": (ONES, of_keys)}
+    cut = {"query_positions": jnp.arange(11), "key_positions": jnp.arange(6)}
+    expected = attend(q, k[:, :6], v[:, :6], **{**OPTIONS, "is_causal": False}, **cut)
+    for name, backend in BACKENDS.items():
+        if backend.platform is None:
+            np.testing.assert_allclose(attend(q, k, v, **options, backend=name), expected, atol=1e-5)
+    with interpret():
+        np.testing.assert_allclose(attend(q, k, v, **options), expected, atol=1e-5)
+        with pytest.raises(UsageError, match="splash.*in order only"):
+            attend(q, k, v, **options, backend="splash")
+
+
+@pytest.mark.parametrize("turns", ["QKVO", "qkvz"])
+def test_turns_other_than_the_four_letters(turns):
+    q, k, v = inputs()
+    for wrong in (
+        lambda: attend(q, k, v, **OPTIONS, turns=turns),
+        lambda: Store.empty((2, 8, 2, 16), "float32", rotary=ROVE, value_rotary=ROVE, turns=turns),
+    ):
+        with pytest.raises(UsageError, match="turns = "):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"query_positions": jnp.arange(11) + 3, "key_positions": jnp.arange(11)}, "leave key_positions out"),
+        ({"query_positions": jnp.arange(11)[::-1]}, "do not rise by one"),
+        ({"query_positions": jnp.arange(11).at[6:].add(1)}, "do not rise by one"),
+        (
+            {
+                "segments": ONES.at[:, 2:4].set(2),
+                "query_positions": jnp.array([0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8]),
+            },
+            "do not rise by one",
+        ),
+    ],
+)
+def test_a_broken_promise_of_contiguous_positions(options, words):
+    with pytest.raises(UsageError, match=words):
+        attend(*inputs(), **OPTIONS, **options, contiguous=True)
+
+
+def test_odd_types():
+    with pytest.raises(UsageError, match="model.window = 2.5"):
+        Model(window=2.5)
+    with pytest.raises(UsageError, match="model.layers = 2.5"):
+        Model(layers=2.5)
+    with pytest.raises(UsageError, match="a cache holds floats"):
+        functional.init_cache(MODEL, 1, 8, "int8")
+
+
+def test_a_mask_that_is_a_bias():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 2, 8))
+    fn, seen = attention_fn(ROVE, ROVE), np.tril(np.ones((1, 1, 5, 5)))
+    with pytest.raises(UsageError, match="not a bias"):
+        fn(x, x, x, mask=jnp.where(seen == 1, 0.0, -1e9))
+    np.testing.assert_array_equal(fn(x, x, x, mask=jnp.asarray(seen)), fn(x, x, x, mask=jnp.asarray(seen == 1)))
+    assert linen.make_causal_mask(jnp.ones((1, 5))).dtype == jnp.float32  # why numbers are taken at all
+
+
+class TestCache:
+    STORE = Store.empty((2, 12, 2, 16), "float32", rotary=ROVE, value_rotary=ROVE)
+
+    def write(self, **changes):
+        q, k, v = inputs(t=6)
+        options = {"positions": jnp.arange(6), "segments": ONES[:, :6], **changes}
+        return cached_attention(q, k, v, self.STORE, rotary=ROVE, value_rotary=ROVE, **options)
+
+    @pytest.mark.parametrize("positions", [jnp.zeros((2, 1), int), jnp.zeros(1, int), jnp.zeros((), int)])
+    def test_positions_that_would_be_spread_over_all_tokens(self, positions):
+        with pytest.raises(UsageError, match="positions of shape"):
+            self.write(positions=positions)
+
+    def test_segments_missing_or_odd(self):
+        for segments, words in ((None, "segments = None"), (ONES[:, :5], "shape"), (ONES[:, :6] * 0.5, "dtype")):
+            with pytest.raises(UsageError, match=words):
+                self.write(segments=segments)
+
+    def test_of_another_number_of_layers(self):
+        params = functional.init(MODEL, jax.random.key(0))
+        other = functional.init_cache(dataclasses.replace(MODEL, layers=2), 1, 8)
+        tokens, segments = jnp.zeros((1, 3), jnp.int32), ONES[:1, :3]
+        with pytest.raises(UsageError, match="a cache of 2 layers: the model has 3"):
+            functional.apply(MODEL, params, tokens, positions=jnp.arange(3), segments=segments, cache=other)
+
+    def test_moves_and_slots_out_of_range(self):
+        _, store = self.write()
+        with pytest.raises(UsageError, match="beyond"):
+            reposition(store, 0, np.int64(2**32 + 5))
+        with pytest.raises(UsageError, match="beyond"):
+            reposition(store, 0, 2**40)
+        for slots in ([0, 50], [0, 0], [-1]):
+            with pytest.raises(UsageError, match="slots = "):
+                keep(store, jnp.array(slots))
+
+    def test_under_x64(self):
+        plain, _ = self.write()
+        with jax.enable_x64(True):
+            out, _ = self.write()
+        np.testing.assert_allclose(out, plain, atol=1e-5)
