@@ -135,8 +135,8 @@ def test_every_field_has_a_flag_and_none_is_a_subcommand(recipe: Path, capfd) ->
         (RECIPE.replace("window", "windw"), "recipe.py:6: Model has no field windw; did you mean window?"),
         ("def f(a):\n    return a\n\ndef config():\n    return f(b=1)\n", "recipe.py:5: TypeError: f() got an unexp"),
         ("x = '\0'\n", "recipe.py:1: "),
-        (RECIPE.replace("64", "0"), "model.window = 0: must be at least 1"),
-        (RECIPE.replace("64", "6e1"), "model.window = 60.0: must be int or NoneType"),
+        (RECIPE.replace("64", "0"), "model.window = 0: must be a whole number, at least 1"),
+        (RECIPE.replace("64", "6e1"), "model.window = 60.0: must be a whole number, at least 1"),
     ],
 )
 def test_a_fault_of_the_file_is_one_line_with_its_place(recipe: Path, text: str, line: str) -> None:
