@@ -1,6 +1,9 @@
-"""`python -m train` and `rove-train`: train a model as a recipe says, or go on with a run."""
+"""`python -m train` and `rove-train`: train a model as a recipe says, or go on with a run. Two jobs beside it: `plan`
+says what a run would take, `verify` whether what it saved is whole."""
 
+import importlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +13,16 @@ from rove_jax.errors import UsageError
 from rove_jax.training.stop import StopRequest
 
 
+JOBS = ("plan", "verify")
+"""Words before the arguments that ask for something else than training: modules of this package with a `main`."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train; returns the exit code of the process."""
-    return exits.run(lambda: train(argv))
+    """Train, or do one of JOBS; returns the exit code of the process."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in JOBS:
+        return importlib.import_module(f"rove_jax.cli.{words[0]}").main(words[1:])
+    return exits.run(lambda: train(words))
 
 
 def parser() -> exits.Parser:
@@ -31,7 +41,7 @@ def parser() -> exits.Parser:
     return top
 
 
-def train(argv: Sequence[str] | None) -> int:
+def train(argv: Sequence[str]) -> int:
     """What `main` does, errors raised."""
     arguments, overrides = parser().parse_known_args(argv)
     settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
