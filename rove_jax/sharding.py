@@ -107,3 +107,9 @@ def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
 def batch_ways(mesh: jax.sharding.Mesh) -> int:
     """Into how many parts the batch axis is split."""
     return math.prod(mesh.shape[name] for name in BATCH)
+
+
+def unclaimed() -> dict[str, int]:
+    """The axes of the mesh in force, with their sizes, over which no enclosing `shard_map` has spread the call yet."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return {n: s for n, s, kind in zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types) if kind != AxisType.Manual}

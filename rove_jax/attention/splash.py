@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from rove_jax.attention.call import Call, Target, interpreted
@@ -23,7 +23,7 @@ from rove_jax.attention.splash_kernels import RESIDENT, VMEM_LIMIT, Spec, splash
 from rove_jax.attention.splash_schedule import Schedule, schedule
 from rove_jax.attention.visibility import Visibility
 from rove_jax.config import Rotary
-from rove_jax.sharding import BATCH, MESH_AXES
+from rove_jax.sharding import BATCH, MESH_AXES, unclaimed
 
 BLOCK = 512
 """Queries, and keys, per block, at most."""
@@ -94,12 +94,6 @@ def splash_refusal(call: Call, target: Target) -> str:
         sizes = f"{call.batch} rows and {call.kv_heads} key heads"
         return f"{sizes} do not divide over a mesh of {' x '.join(BATCH)} = {ways}, tensor = {tensor}"
     return ""
-
-
-def unclaimed() -> dict[str, int]:
-    """The axes of the mesh in force, with their sizes, over which no enclosing `shard_map` has spread the call yet."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return {n: s for n, s, kind in zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types) if kind != AxisType.Manual}
 
 
 def padded(head_dim: int) -> int:
