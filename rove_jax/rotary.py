@@ -77,7 +77,9 @@ def rotate(
 
 
 def checked_positions(positions: Shaped[Array, "..."] | Shaped[np.ndarray, "..."]) -> Int[Array, "..."]:
-    """`positions` as int32; raises `UsageError` for another dtype or, where they are concrete, out of range."""
+    """`positions` as int32; raises `UsageError` for what is no array of integers or, where concrete, out of range."""
+    if not hasattr(positions, "dtype"):
+        raise UsageError(f"positions of type {type(positions).__name__}: must be an array, such as jnp.arange(T)")
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise UsageError(f"positions of dtype {positions.dtype}: must be integers")
     if not isinstance(positions, Tracer) and positions.size:

@@ -5,19 +5,35 @@ import dataclasses
 import flax.linen as linen
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
+from flax import nnx
 
-from rove_jax.attention import Store, attention_fn, cached_attention, interpret, keep, reposition
+from rove_jax.attention import (
+    Call,
+    RotaryAttention,
+    Store,
+    Target,
+    attention_fn,
+    cached_attention,
+    interpret,
+    joined,
+    keep,
+    reposition,
+    retable,
+)
 from rove_jax.attention import rotary_attention as attend
 from rove_jax.attention.backends import BACKENDS
-from rove_jax.config import Model
+from rove_jax.config import Model, Rotary
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
 from tests.attention_cases import ROVE, inputs
 
 OPTIONS = {"rotary": ROVE, "value_rotary": ROVE, "is_causal": True}
 MODEL = Model(layers=3, width=16, query_heads=2, kv_heads=1, head_dim=8, mlp_width=16, vocab=20)
+PARAMS = functional.init(MODEL, jax.random.key(0))
+HEADS = {"query_heads": 2, "kv_heads": 2, "head_dim": 8, "rotary": ROVE, "value_rotary": ROVE}
 ONES = jnp.ones((2, 11), jnp.int32)
 
 
@@ -86,6 +102,49 @@ def test_a_mask_that_is_a_bias():
     assert linen.make_causal_mask(jnp.ones((1, 5))).dtype == jnp.float32  # why numbers are taken at all
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda q: attend(q, q, q, **OPTIONS, query_positions=[0, 1, 2]), "positions of type list"),
+        (lambda q: attend(q, q, q, **OPTIONS, segments=[[1, 1, 1]]), "segments of type list"),
+        (lambda q: attend(q, q, q, **{**OPTIONS, "rotary": "rove"}), "rotary = 'rove': must be a Rotary"),
+        (lambda q: attend(q, q, q, **{**OPTIONS, "value_rotary": True}), "value_rotary = True"),
+        (lambda q: attend(q, q, q, **OPTIONS, backend=None), "attention = None"),
+        (lambda q: Target("TPU"), "target.platform = 'TPU'"),
+        (lambda q: Target("gpu", "9.0"), "target.capability = '9.0'"),
+        (lambda q: Call(1, 4, 4, 2, 0, 8, "float32"), "call.kv_heads = 0"),
+        (lambda q: Call(1, 4, 4, 3, 2, 8, "float32"), "call.kv_heads = 2"),
+        (lambda q: Call(1, 4, 5, 2, 2, 8, "float32"), "call.aligned = True"),
+        (lambda q: RotaryAttention(16, **HEADS, backend="xia", rngs=nnx.Rngs(0)), "did you mean xla"),
+        (lambda q: RotaryAttention(16, **HEADS, window=0, rngs=nnx.Rngs(0)), "window = 0"),
+        (lambda q: RotaryAttention(16, **{**HEADS, "kv_heads": 3}, rngs=nnx.Rngs(0)), "kv_heads = 3"),
+        (lambda q: RotaryAttention(16, **{**HEADS, "head_dim": 7}, rngs=nnx.Rngs(0)), "head_dim = 7"),
+        (lambda q: attention_fn(ROVE, "rove"), "value_rotary = 'rove'"),
+        (lambda q: attention_fn(ROVE, ROVE)(q, q, q, mask=jnp.ones((2, 4))), "mask of shape"),
+        (lambda q: functional.apply(MODEL, PARAMS, jnp.full((1, 3), 20)), "token = 20: the vocabulary has 0 to 19"),
+        (lambda q: functional.apply(MODEL, PARAMS, jnp.full((1, 3), -1)), "token = -1"),
+        (lambda q: functional.apply(MODEL, PARAMS, jnp.ones((1, 3), jnp.int32), capture="query"), "capture = 'query'"),
+        (lambda q: functional.init_cache(MODEL, -1, 8), "shape = "),
+        (lambda q: functional.init_cache(MODEL, 1, 8, "floot"), "dtype = 'floot'"),
+        (lambda q: functional.init_cache(MODEL, 1, 8, chunk=0), "chunk = 0"),
+        (lambda q: joined(), "give the caches"),
+        (lambda q: joined(store(), store(heads=3)), "may differ in their slots alone"),
+        (lambda q: joined(store(), store(Rotary(base=500.0))), "rotary.base = 500.0: the first cache has 10000.0"),
+        (lambda q: retable(store(), "rove", ROVE), "rotary = 'rove'"),
+        (lambda q: keep(store(), jnp.ones(2)), "slots of dtype"),
+    ],
+)
+def test_odd_arguments_in_one_line(call, words, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for those who use the library
+    with pytest.raises(UsageError, match=words) as caught:
+        call(jnp.ones((1, 3, 2, 8)))
+    assert len(str(caught.value)) < 200
+
+
+def store(rotary=ROVE, heads=2):
+    return Store.empty((1, 4, heads, 8), "float32", rotary=rotary, value_rotary=ROVE)
+
+
 class TestCache:
     STORE = Store.empty((2, 12, 2, 16), "float32", rotary=ROVE, value_rotary=ROVE)
 
@@ -105,11 +164,10 @@ class TestCache:
                 self.write(segments=segments)
 
     def test_of_another_number_of_layers(self):
-        params = functional.init(MODEL, jax.random.key(0))
         other = functional.init_cache(dataclasses.replace(MODEL, layers=2), 1, 8)
         tokens, segments = jnp.zeros((1, 3), jnp.int32), ONES[:1, :3]
         with pytest.raises(UsageError, match="a cache of 2 layers: the model has 3"):
-            functional.apply(MODEL, params, tokens, positions=jnp.arange(3), segments=segments, cache=other)
+            functional.apply(MODEL, PARAMS, tokens, positions=jnp.arange(3), segments=segments, cache=other)
 
     def test_moves_and_slots_out_of_range(self):
         _, store = self.write()

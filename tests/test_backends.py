@@ -37,7 +37,7 @@ LONG = dataclasses.replace(CALL, queries=16_384, keys=16_384)
         (dataclasses.replace(CALL, aligned=False), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, mask=True), "gpu", 9.0, "chunked"),
         (dataclasses.replace(CALL, queries=1023, keys=1023), "gpu", 8.0, "cudnn"),
-        (dataclasses.replace(CALL, batch=1, queries=1, dtype="float32"), "cpu", None, "xla"),
+        (dataclasses.replace(CALL, batch=1, queries=1, aligned=False, dtype="float32"), "cpu", None, "xla"),
         (dataclasses.replace(CALL, batch=1, dtype="float32"), "cpu", None, "chunked"),
         (CALL, "tpu", None, "splash"),
         (dataclasses.replace(CALL, batch=2, aligned=False), "tpu", None, "xla"),
@@ -54,7 +54,7 @@ def test_auto_picks_and_says_why_not_the_others(call, platform, capability, expe
 
 @pytest.mark.parametrize(("platform", "limit"), [("cpu", SCORES_LIMIT_CPU), ("unknown", SCORES_LIMIT)])
 def test_the_scores_limit_divides_xla_from_chunked_exactly(platform, limit):
-    fits = Call(1, limit // 4, 1, 1, 1, 64, "float32")
+    fits = Call(1, limit // 4, 1, 1, 1, 64, "float32", aligned=False)
     assert resolve("auto", fits, Target(platform)).backend == "xla"
     above = dataclasses.replace(fits, queries=fits.queries + 1)
     assert resolve("auto", above, Target(platform)).backend == "chunked"

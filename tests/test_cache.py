@@ -181,7 +181,7 @@ def test_another_rotation_than_the_stores_is_refused_by_name():
     spec, (q, k, v) = SPECS["rove"], inputs(t=1)
     options: dict[str, Any] = {"positions": jnp.arange(1), "segments": jnp.ones((2, 1), jnp.int32)}
     for change in ({"rotary": Rotary(base=500.0)}, {"value_rotary": None}, {"turns": "qk"}):
-        with pytest.raises(UsageError, match=f"{next(iter(change))} = .*the cache was written with"):
+        with pytest.raises(UsageError, match=f"{next(iter(change))}.* = .*the cache was written with"):
             cached_attention(q, k, v, empty(spec, 4), **{**options_of(spec), **options, **change})
     cached_attention(q, k, v, empty(spec, 4), rotary=ROVE, value_rotary=ROVE, **options)
 

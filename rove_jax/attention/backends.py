@@ -72,8 +72,7 @@ def resolve(requested: str, call: Call, target: Target) -> Choice:
     `requested` is a backend's name, which serves or raises `UsageError` with the reason, or "auto": the fused kernel of
     the platform where it can serve, else xla while the scores are few (SCORES_LIMIT), else chunked.
     """
-    if requested not in get_args(Name):
-        raise UsageError(f"attention = {requested!r}: no such backend{nearest(requested, BACKENDS)}")
+    check_name(requested)
     if requested != "auto":
         cannot = refusal(requested, call, target)
         if cannot:
@@ -93,6 +92,12 @@ def resolve(requested: str, call: Call, target: Target) -> Choice:
     return Choice(chosen, "fused kernel that can serve this call" if kernel else size, refused)
 
 
+def check_name(requested: str) -> None:
+    """Raise `UsageError` unless there is such a backend, or it is "auto"."""
+    if requested not in get_args(Name):
+        raise UsageError(f"attention = {requested!r}: no such backend{nearest(str(requested), BACKENDS)}")
+
+
 def refusal(name: str, call: Call, target: Target) -> str:
     """Why backend `name` cannot serve, or an empty string."""
     backend = BACKENDS[name]
@@ -110,7 +115,8 @@ def choose(requested: str, call: Call, target: Target) -> Backend:
     A trainer has resolved "auto" beforehand, knowing the devices of its mesh. Under a bare `jax.jit` the platform is
     not known: "auto" then stays with what runs everywhere. A name is checked against all that is known.
     """
-    if requested in BACKENDS:
+    check_name(requested)
+    if requested != "auto":
         unknown = target.platform == "unknown"
         platform = (BACKENDS[requested].platform if unknown else None) or target.platform
         target = Target(platform, math.inf if target.capability is None else target.capability)

@@ -1,7 +1,7 @@
 """The key/value cache, of one layer or of all layers of a model, and attention over it."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -59,8 +59,14 @@ class Store:
         turns: str = "qkvo",
     ) -> "Store":
         """A store of keys and values of `shape`, [B, S, K, H] or [L, B, S, K, H], with nothing in it."""
-        check_turns(turns)
-        if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        check_turns(turns, rotary, value_rotary)
+        if len(shape) not in (4, 5) or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise UsageError(f"shape = {shape}: must be whole numbers [B, S, K, H], or [L, B, S, K, H]")
+        try:
+            floats = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+        except TypeError as error:
+            raise UsageError(f"dtype = {dtype!r}: no such type") from error
+        if not floats:
             raise UsageError(f"dtype = {dtype}: a cache holds floats")
         batch, slots = shape[-4:-2]
 
@@ -130,7 +136,8 @@ def cached_attention(
     asked = {"rotary": rotary, "value_rotary": value_rotary, "turns": turns}
     for name, ours in asked.items():
         if ours != getattr(store, name):
-            raise UsageError(f"{name} = {ours}: the cache was written with {getattr(store, name)}; see retable")
+            what, given, written_with = difference(name, ours, getattr(store, name))
+            raise UsageError(f"{what} = {given!r}: the cache was written with {written_with!r}; see retable")
     if store.layer is None:
         store = noted(store, positions, segments, window)
     positions = required(positions, segments.shape)
@@ -218,6 +225,15 @@ def written(store: Store, into: Array, new: Array, segments: Int[Array, "B T"], 
     return whole if stacked else whole[0]
 
 
+def difference(name: str, ours: Any, theirs: Any) -> tuple[str, Any, Any]:
+    """(name, value, value) of the first field in which two unequal settings differ; the whole if they are no records."""
+    if is_dataclass(ours) and type(ours) is type(theirs):
+        pairs = ((f.name, getattr(ours, f.name), getattr(theirs, f.name)) for f in fields(ours))
+        field, our, their = next(pair for pair in pairs if pair[1] != pair[2])
+        return difference(f"{name}.{field}", our, their)
+    return name, ours, theirs
+
+
 def required(positions: Integer[Array, "..."] | None, shape: tuple[int, ...]) -> Int[Array, "B T"]:
     """`positions`, [T] or [B, T], as int32 of `shape`; raises `UsageError` if there are none, or others."""
     if positions is None:
@@ -225,6 +241,7 @@ def required(positions: Integer[Array, "..."] | None, shape: tuple[int, ...]) ->
             "positions = None: every key needs one; a value without, turned back by its query's position, would show "
             "the absolute position. Give prefix or null tokens positions, such as those before the text's first"
         )
+    positions = checked_positions(positions)
     if positions.shape not in (shape[1:], shape):
         raise UsageError(f"positions of shape {positions.shape}: must be {shape[1:]} or {shape}")
-    return jnp.broadcast_to(checked_positions(positions), shape)
+    return jnp.broadcast_to(positions, shape)

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from rove_jax.attention.visibility import Visibility
+from rove_jax.errors import require
+
+PLATFORMS = ("cpu", "gpu", "tpu", "unknown")
 
 _interpreted: ContextVar[bool] = ContextVar("interpreted", default=False)
 
@@ -33,6 +36,15 @@ class Call:
     segments: bool = False
     mask: bool = False
     """A mask of the caller's own."""
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("batch", "queries", "keys", "query_heads", "head_dim")}
+        for name, size in sizes.items():
+            require(size >= 0, f"call.{name}", size, "must be at least 0")
+        even = not self.aligned or self.queries == self.keys
+        require(even, "call.aligned", self.aligned, f"{self.queries} queries and {self.keys} keys are not; set False")
+        heads = f"must divide query_heads = {self.query_heads}"
+        require(self.kv_heads >= 1 and self.query_heads % self.kv_heads == 0, "call.kv_heads", self.kv_heads, heads)
 
     @staticmethod
     def of(query: jax.Array, key: jax.Array, visibility: Visibility) -> "Call":
@@ -62,6 +74,11 @@ class Target:
     """"cpu", "gpu" or "tpu"; "unknown" in a traced call outside `jax.set_mesh`."""
     capability: float | None = None
     """Compute capability of an NVIDIA GPU, where known."""
+
+    def __post_init__(self) -> None:
+        require(self.platform in PLATFORMS, "target.platform", self.platform, f"must be one of {', '.join(PLATFORMS)}")
+        number = self.capability is None or isinstance(self.capability, int | float)
+        require(number, "target.capability", self.capability, "must be a number, such as 9.0")
 
     @staticmethod
     def device(device: Any) -> "Target":

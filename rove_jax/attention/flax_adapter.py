@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from rove_jax.attention.rotary_attention import attend, check_shapes
+from rove_jax.attention.backends import check_name
+from rove_jax.attention.rotary_attention import attend, check_shapes, check_turns
 from rove_jax.attention.visibility import describe
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
@@ -21,6 +22,9 @@ def attention_fn(rotary: Rotary | None, value_rotary: Rotary | None, backend: st
     It takes every keyword these pass. What it cannot do raises `UsageError`: dropout on weights, an additive bias,
     weights to sow, and queries fewer than keys (decoding) without `input_positions` and `key_positions`.
     """
+
+    check_turns("qkvo", rotary, value_rotary)
+    check_name(backend)
 
     def attention(
         query: jax.Array,
@@ -89,7 +93,10 @@ def attention_fn(rotary: Rotary | None, value_rotary: Rotary | None, backend: st
             # Flax's own float masks are 1 and 0. An additive one, 0 and -inf, would be read the wrong way round.
             if not isinstance(mask, Tracer) and (jnp.asarray(mask) < 0).any():
                 raise UsageError("mask: has negative entries; give True (or 1) where a key is seen, not a bias")
-            full = jnp.broadcast_to(mask, (*leading, heads, queries, keys)).reshape(batch, heads, queries, keys)
+            shape = (*leading, heads, queries, keys)
+            if jnp.ndim(mask) > len(shape) or any(m not in (1, s) for m, s in zip(mask.shape[::-1], shape[::-1])):
+                raise UsageError(f"mask of shape {mask.shape}: must be {shape}, or 1 instead of any of these")
+            full = jnp.broadcast_to(mask, shape).reshape(batch, heads, queries, keys)
             visibility = dataclasses.replace(visibility, given=full > 0)
         index = jnp.arange(queries)
         at_query = index if visibility.query_positions is None else visibility.query_positions

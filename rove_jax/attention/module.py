@@ -5,10 +5,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer
 
+from rove_jax.attention.backends import check_name
 from rove_jax.attention.cache import Store, cached_attention
 from rove_jax.attention.projection import as_matrices
 from rove_jax.attention.rotary_attention import check_turns, rotary_attention
+from rove_jax.attention.visibility import check_window
 from rove_jax.config import Rotary
+from rove_jax.errors import UsageError
 
 Init = jax.nn.initializers.Initializer
 
@@ -40,6 +43,15 @@ class RotaryAttention(nnx.Module):
         out_init: Init | None = None,
         rngs: nnx.Rngs,
     ):
+        if kv_heads < 1 or query_heads % kv_heads:
+            raise UsageError(f"kv_heads = {kv_heads}: must divide query_heads = {query_heads}")
+        check_turns(turns, rotary, value_rotary)
+        check_name(backend)
+        check_window(window)
+        for turning in (rotary, value_rotary):
+            if turning is not None:
+                turning.turned(head_dim)
+
         def projection(heads: int, axis: str) -> nnx.LinearGeneral:
             return nnx.LinearGeneral(
                 width,
@@ -68,7 +80,6 @@ class RotaryAttention(nnx.Module):
             bias_metadata={"axes": ("model",)},
             rngs=rngs,
         )
-        check_turns(turns)
         self.rotary, self.value_rotary, self.turns = rotary, value_rotary, turns
         self.window, self.backend = window, backend
 

@@ -17,8 +17,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from rove_jax.attention.cache import Store
-from rove_jax.attention.rotary_attention import turned
+from rove_jax.attention.cache import Store, difference
+from rove_jax.attention.rotary_attention import check_turns, turned
 from rove_jax.config import Rotary
 from rove_jax.errors import UsageError
 from rove_jax.rotary import checked_positions
@@ -59,10 +59,12 @@ def retable(cache: Store, rotary: Rotary | None, value_rotary: Rotary | None) ->
     Raises:
       UsageError: a rotation that differs in more than its scaling.
     """
+    check_turns(cache.turns, rotary, value_rotary)
     for name, given in (("rotary", rotary), ("value_rotary", value_rotary)):
         own = getattr(cache, name)
         if own != given and (own is None or given is None or replace(given, scaling=own.scaling) != own):
-            raise UsageError(f"{name} = {given}: the cache has {own}; only scaling may change")
+            what, new, old = difference(name, given, own)
+            raise UsageError(f"{what} = {new!r}: the cache has {old!r}; only scaling may change")
     new = replace(cache, rotary=rotary, value_rotary=value_rotary)
     stored = moved(cache, cache.positions, *new.rotations)
     return replace(new, key=stored.key, value=stored.value)
@@ -75,6 +77,9 @@ def keep(cache: Store, slots: Int[Array, "..."]) -> Store:
     in range.
     """
     batch, count = cache.positions.shape
+    slots = slots if isinstance(slots, jax.Array) else jnp.asarray(slots)
+    if not jnp.issubdtype(slots.dtype, jnp.integer):
+        raise UsageError(f"slots of dtype {slots.dtype}: must be integers")
     if slots.shape[-1] > count or slots.shape[:-1] not in ((), (batch,)):
         raise UsageError(f"slots of shape {slots.shape}: must be [n] or {(batch, 'n')}, n at most {count}")
     if not isinstance(slots, Tracer):
@@ -104,11 +109,19 @@ def joined(*caches: Store) -> Store:
 
     Free slots of all but the last cache stay empty and are never written, so make those as small as their chunks.
     """
+    if not caches:
+        raise UsageError("joined: give the caches to join")
     first, last = caches[0], caches[-1]
     for cache in caches[1:]:
         for name in ("rotary", "value_rotary", "turns"):
-            if getattr(cache, name) != getattr(first, name):
-                raise UsageError(f"{name} = {getattr(cache, name)}: the first cache has {getattr(first, name)}")
+            own, its = getattr(first, name), getattr(cache, name)
+            if own != its:
+                what, other, this = difference(name, its, own)
+                raise UsageError(f"{what} = {other!r}: the first cache has {this!r}")
+        sizes = [(c.key.dtype.name, c.key.shape[:-3], c.key.shape[-2:]) for c in (first, cache)]
+        if sizes[0] != sizes[1]:
+            shapes = " and ".join(f"{c.key.dtype.name}{list(c.key.shape)}" for c in (first, cache))
+            raise UsageError(f"caches of keys {shapes}: may differ in their slots alone")
 
     def together(name: str, axis: int) -> Array:
         return jnp.concatenate([getattr(cache, name) for cache in caches], axis)

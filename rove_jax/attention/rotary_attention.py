@@ -1,5 +1,7 @@
 """RoPE and RoVE attention. What turns, and by which position, is decided here and nowhere else."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Integer
 
@@ -75,7 +77,7 @@ def attend(
     turns: str = "qkvo",
 ) -> Array:
     """`rotary_attention` after its checks. `at_key` None: keys and values are turned already."""
-    check_turns(turns)
+    check_turns(turns, rotary, value_rotary)
     serving = choose(backend, Call.of(query, key, visibility), Target.here(query))
     turning = {x: (rotary if x in "qk" else value_rotary) if x in turns else None for x in "qkvo"}
     if at_key is None:
@@ -99,10 +101,13 @@ def turned(x: Array, positions: Array, rotary: Rotary | None, *, inverse: bool =
     return x if rotary is None else rotate(x, positions, rotary, inverse=inverse)
 
 
-def check_turns(turns: str) -> None:
-    """Raise `UsageError` unless every letter is one of q, k, v and o."""
+def check_turns(turns: str, rotary: Any, value_rotary: Any) -> None:
+    """Raise `UsageError` unless every letter is one of q, k, v and o, and each rotation is one, or None."""
     if not isinstance(turns, str) or set(turns) - set("qkvo"):
         raise UsageError(f"turns = {turns!r}: must be letters out of 'qkvo'")
+    for name, given in (("rotary", rotary), ("value_rotary", value_rotary)):
+        if not isinstance(given, Rotary | None):
+            raise UsageError(f"{name} = {given!r}: must be a Rotary, or None for no rotation")
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:

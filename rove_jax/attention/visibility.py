@@ -94,8 +94,16 @@ class Visibility:
         return seen if self.given is None else seen & self.given
 
 
+def check_window(window: int | None) -> None:
+    """Raise `UsageError` unless it is a number of positions, or None."""
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1):
+        raise UsageError(f"window = {window!r}: must be a whole number, at least 1")
+
+
 def check_segments(segments: Array, shape: tuple[int, ...]) -> None:
-    """Raise `UsageError` unless they are integers of `shape` [B, T]."""
+    """Raise `UsageError` unless they are an array of integers of `shape` [B, T]."""
+    if not hasattr(segments, "dtype"):
+        raise UsageError(f"segments of type {type(segments).__name__}: must be an array, int32 {shape}")
     if not jnp.issubdtype(segments.dtype, jnp.integer):
         raise UsageError(f"segments of dtype {segments.dtype}: must be integers")
     if segments.shape != shape:
@@ -129,8 +137,7 @@ def describe(
 ) -> Visibility:
     """The `Visibility` of a call with B rows, T queries and S keys; raises `UsageError` if its parts disagree."""
     batch, queries, keys = shape_bts
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1):
-        raise UsageError(f"window = {window}: must be a whole number, at least 1")
+    check_window(window)
     if window is not None and window > 2 * MAX_POSITION:
         window = None  # no two positions are that far apart, and kernels count in int32
     if query_positions is None and key_positions is None:
@@ -143,13 +150,13 @@ def describe(
         key_positions = query_positions
     elif contiguous and query_positions is not key_positions:
         raise UsageError("contiguous: queries and keys have the same positions then; leave key_positions out")
-    for name, array, length in (("query_positions", query_positions, queries), ("key_positions", key_positions, keys)):
-        if array is not None and array.shape not in ((length,), (batch, length)):
-            raise UsageError(f"{name} of shape {array.shape}: must be {(length,)} or {(batch, length)}")
     # int32 from here on: differences of unsigned or of narrow positions would wrap around, and later keys be seen.
     query_positions, key_positions = (
         None if p is None else checked_positions(p) for p in (query_positions, key_positions)
     )
+    for name, array, length in (("query_positions", query_positions, queries), ("key_positions", key_positions, keys)):
+        if array is not None and array.shape not in ((length,), (batch, length)):
+            raise UsageError(f"{name} of shape {array.shape}: must be {(length,)} or {(batch, length)}")
     if segments is not None and not isinstance(segments, tuple):
         if queries != keys:
             raise UsageError(f"{queries} queries and {keys} keys: give segments as (query segments, key segments)")

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from rove_jax.attention import Store
 from rove_jax.config import Model
-from rove_jax.errors import require
+from rove_jax.errors import UsageError, require
 from rove_jax.models.gpt import GPT, Output
 
 Params = dict[str, Any]
@@ -66,7 +67,8 @@ def apply(
 
     Args:
       cfg: static; against the one trained, it may differ in frequency scaling, dtype, remat, scan and attention only.
-      tokens_bt: int32.
+      tokens_bt: int32, each in [0, cfg.vocab). Refused where they are not, and known; traced, one beyond the padded
+        vocabulary gives NaN.
       positions: int32 [T] or [B, T]; None: 0..T-1.
       segments: int32 [B, T], ids from 1; tokens see their own segment only; 0 is padding. None: all one.
       contiguous: positions rise by one from index to index within each segment (keeps fused causal kernels usable).
@@ -76,6 +78,7 @@ def apply(
       capture: any of "query", "key", "value": each layer's, before rotation.
       dropout_key: a key turns dropout on.
     """
+    check_tokens(cfg, tokens_bt)
     # On TPU and GPU, float32 products run in bfloat16 or TF32 unless asked otherwise; a model said to be float32 is.
     precision = "highest" if cfg.dtype == "float32" else None
     with jax.default_matmul_precision(precision):
@@ -88,6 +91,15 @@ def apply(
             capture=capture,
             dropout_key=dropout_key,
         )
+
+
+def check_tokens(cfg: Model, tokens_bt: Array) -> None:
+    """Raise `UsageError` unless they are integers and, where that is known, tokens of the vocabulary."""
+    if not jnp.issubdtype(tokens_bt.dtype, jnp.integer):
+        raise UsageError(f"tokens of dtype {tokens_bt.dtype}: must be integers")
+    if not isinstance(tokens_bt, Tracer) and tokens_bt.size:
+        for token in (tokens_bt.min(), tokens_bt.max()):
+            require(0 <= token < cfg.vocab, "token", int(token), f"the vocabulary has 0 to {cfg.vocab - 1}")
 
 
 def unembed(cfg: Model, params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
@@ -107,8 +119,8 @@ def init_cache(cfg: Model, batch: int, length: int, dtype: str | None = None, *,
     slots are then enough for any length, as a ring in which each token of a chunk still finds the W - 1 before it.
     """
     require(length >= 1, "length", length, "a cache needs at least one slot")
+    require(chunk is None or chunk >= 1, "chunk", chunk, "must be at least 1")
     if chunk is not None and cfg.window is not None:
-        require(chunk >= 1, "chunk", chunk, "must be at least 1")
         length = min(length, cfg.window - 1 + chunk)
     rotary, value_rotary = cfg.rotations
     shape = (cfg.layers, batch, length, cfg.kv_heads, cfg.head_dim)

@@ -56,9 +56,8 @@ class GPT(nnx.Module):
     ) -> Output:
         """Hidden states of `tokens_bt`. Arguments as in `models.functional.apply`."""
         cfg = self.cfg
-        for name in capture:
-            if name not in CAPTURES:
-                raise UsageError(f"capture = {name!r}: must be one of {', '.join(CAPTURES)}")
+        if isinstance(capture, str) or set(capture) - set(CAPTURES):
+            raise UsageError(f"capture = {capture!r}: must be a tuple of names out of {', '.join(CAPTURES)}")
         if cache is not None:
             if positions is None or segments is None:
                 raise UsageError("a cache needs positions and segments")
