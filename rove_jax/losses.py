@@ -3,37 +3,60 @@
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from rove_jax import sharding
 from rove_jax.config import Model
 from rove_jax.models import functional
 
-LOGITS_LIMIT = 2**28
-"""Bytes of float32 logits up to which they are formed at once."""
-
-CHUNK = 128
-"""Positions per chunk above that limit."""
+LOGITS_LIMIT = 2**27
+"""Bytes of float32 logits that one device forms at once."""
 
 
 def token_nll(
     cfg: Model, params: functional.Params, hidden_btd: Float[Array, "B T D"], targets_bt: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Negative log-likelihood of each target, float32 nats. Above LOGITS_LIMIT, CHUNK positions at a time."""
+    """Negative log-likelihood of each target, float32 nats, in parts whose logits stay below LOGITS_LIMIT a device.
+
+    Under a mesh (`jax.set_mesh`) that spreads rows, each device takes its own ones. The table is then gathered once,
+    and its gradient added up once; left to XLA, both would happen in every part.
+    """
+
+    def nll(table: Array, hidden_btd: Array, targets_bt: Array) -> Array:
+        return local_nll(cfg, {"embedding": table}, hidden_btd, targets_bt)
+
+    ways = [name for name in sharding.BATCH if sharding.unclaimed().get(name, 1) > 1]
+    if ways:
+        # Only over these axes by hand: a vocabulary spread over "tensor" stays XLA's business.
+        rows = PartitionSpec(tuple(ways))
+        specs = {"in_specs": (PartitionSpec(), rows, rows), "out_specs": rows}
+        nll = jax.shard_map(nll, axis_names=set(ways), check_vma=False, **specs)
+    return nll(params["embedding"], hidden_btd, targets_bt)
+
+
+def local_nll(
+    cfg: Model, params: functional.Params, hidden_btd: Float[Array, "B T D"], targets_bt: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """`token_nll` of rows that lie on one device."""
 
     def nll(hidden: Array, targets: Array) -> Array:
-        # Rows as one axis: a product of two matrices, whose gradients a CPU forms without transposing the logits.
-        logits = functional.unembed(cfg, params, hidden.reshape(-1, hidden.shape[-1]))
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets.reshape(-1)).reshape(targets.shape)
+        return optax.softmax_cross_entropy_with_integer_labels(functional.unembed(cfg, params, hidden), targets)
 
-    batch, length = targets_bt.shape
-    if 4 * batch * length * cfg.padded_vocab <= LOGITS_LIMIT:
-        return nll(hidden_btd, targets_bt)
-    spare = -length % CHUNK
-    hidden = jnp.pad(hidden_btd, ((0, 0), (0, spare), (0, 0))).reshape(batch, -1, CHUNK, hidden_btd.shape[-1])
-    targets = jnp.pad(targets_bt, ((0, 0), (0, spare))).reshape(batch, -1, CHUNK)
-    # Chunks along T, so that a batch sharded over devices stays where it is.
-    nlls = jax.lax.map(lambda pair: jax.checkpoint(nll)(*pair), (hidden.swapaxes(0, 1), targets.swapaxes(0, 1)))
-    return nlls.swapaxes(0, 1).reshape(batch, -1)[:, :length]
+    # Rows as one axis: a product of two matrices, whose gradients a CPU forms without transposing the logits.
+    hidden, targets = hidden_btd.reshape(-1, hidden_btd.shape[-1]), targets_bt.reshape(-1)
+    count = targets.shape[0]
+    parts = -(-4 * count * cfg.padded_vocab // LOGITS_LIMIT)
+    if parts <= 1:
+        return nll(hidden, targets).reshape(targets_bt.shape)
+    size = -(-count // parts)
+    size += -size % 8  # whole tiles of an accelerator
+    parts = -(-count // size)
+    spare = parts * size - count
+    hidden = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(parts, size, -1)
+    targets = jnp.pad(targets, (0, spare)).reshape(parts, size)
+    nlls = jax.lax.map(lambda part: jax.checkpoint(nll)(*part), (hidden, targets))
+    return nlls.reshape(-1)[:count].reshape(targets_bt.shape)
 
 
 def segment_ids(tokens_bt: Int[Array, "B T"], eot: int) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
