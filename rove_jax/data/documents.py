@@ -1,7 +1,7 @@
 """What a source of text is: documents before they are tokenized, each on the side of training or of validation."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 Split = Literal["train", "validation"]
@@ -15,24 +15,41 @@ class Text(NamedTuple):
     text: str
 
 
-class Source(Protocol):
-    """What preparation knows of a source."""
+class Damage(NamedTuple):
+    """Something in place of documents that cannot be had: where it lies, and what is wrong with it."""
+
+    where: str
+    what: str
+
+
+class Unit(NamedTuple):
+    """A piece of a source whose documents are read, and packed into windows, without knowing of any other piece."""
 
     name: str
     bytes: int
     """About how much text there is, in UTF-8."""
 
-    def __len__(self) -> int:
-        """How many documents `documents` yields."""
-        ...
 
-    def documents(self) -> Iterator[Text]:
-        """Every document once, always in the same order, validation documents last."""
+class Source(Protocol):
+    """What preparation knows of a source. It can be pickled if it has more than one unit."""
+
+    name: str
+    units: Sequence[Unit]
+    whole_from: int
+    """Documents are kept whole, beside the windows, if they validate or have so many tokens."""
+
+    def documents(self, unit: int = 0) -> Iterator[Text | Damage]:
+        """Every document of a unit once, always in the same order."""
         ...
 
     def fingerprint(self) -> str:
         """SHA-256 of all that decides what `documents` yields, read from the disk each time."""
         ...
+
+
+def size(source: Source) -> int:
+    """About how much text a source has, in bytes of UTF-8."""
+    return sum(unit.bytes for unit in source.units)
 
 
 def digest(documents: Iterable[Text]) -> str:

@@ -49,12 +49,18 @@ The order matters: evaluations take the first so many, so any first few are spre
 """
 
 
-def hashed_out(ids: Iterable[str]) -> set[str]:
-    """Which of two or more documents are held out: those whose hash falls into the lowest twentieth.
+def share_of(id: str) -> float:
+    """A number in [0, 1) that an id alone decides; documents below the share to hold out validate."""
+    return int.from_bytes(hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
+
+
+def hashed_out(ids: Iterable[str], share: float | None = None) -> set[str]:
+    """Which of two or more documents are held out: those whose hash falls into the lowest `share`, a twentieth if None.
 
     A document's side depends on its id alone, so that adding documents moves none; only where one side would be empty
     does the lowest hash validate, or the highest train.
     """
-    shares = {id: int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "big") / 2**64 for id in ids}
+    shares = {id: share_of(id) for id in ids}
     lowest, highest = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-    return ({id for id, share in shares.items() if share < HELD_OUT_SHARE} | {lowest}) - {highest}
+    bound = HELD_OUT_SHARE if share is None else share
+    return ({id for id, place in shares.items() if place < bound} | {lowest}) - {highest}

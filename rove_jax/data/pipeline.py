@@ -2,7 +2,8 @@
 
 Global example s * batch_size + i is row i of step s, and example e is record order[e % N] of epoch e // N, where N is
 the number of windows and the order differs from epoch to epoch. So a batch may hold the end of one epoch and the start
-of the next, no window is ever left out, and neither the number of processes nor the place of a restart matters.
+of the next, no window is ever left out, and neither the number of processes nor the place of a restart matters. Of a
+mixture every corpus has its own N and its own e, the number of examples dealt to it before (`mixture.deal`).
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from collections.abc import Iterator
 import grain
 import numpy as np
 
-from rove_jax.data import order
 from rove_jax.data.prepared import Prepared, Windows
 from rove_jax.errors import UsageError, require
 
@@ -34,7 +34,8 @@ def batch_at(
     A pure function of its arguments. Process p holds rows p B / P up to (p + 1) B / P of the global batch.
     """
     windows = nonempty(prepared, split)
-    return windows.rows(row_records(len(windows), batch_size, seed, step, process_index, process_count))
+    rows = rows_of(batch_size, process_index, process_count)
+    return windows.rows(windows.places(step * batch_size + np.arange(rows.start, rows.stop), seed))
 
 
 def batches(
@@ -52,10 +53,10 @@ def batches(
     What goes wrong while reading is raised by the `next` of the step concerned.
     """
     windows = nonempty(prepared, split)
-    rows_of(batch_size, process_index, process_count)
+    rows = rows_of(batch_size, process_index, process_count)
 
     def read(step: int) -> np.ndarray:
-        return windows.rows(row_records(len(windows), batch_size, seed, int(step), process_index, process_count))
+        return windows.rows(windows.places(int(step) * batch_size + np.arange(rows.start, rows.stop), seed))
 
     return iter(grain.MapDataset.range(start_step, LAST_STEP).map(read).to_iter_dataset(READ_AHEAD))
 
@@ -70,28 +71,20 @@ def validation_batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The same windows of the validation split at every call: the fewest that predict at least `tokens` tokens, or all.
 
-    They are spread evenly over the split, so that few of them stand for all of it. Yields this process's rows of each
+    They are spread evenly over the split, so that few of them stand for all of it; of a mixture, each corpus has its
+    weight among them as long as it has the windows. Yields this process's rows of each
     batch: windows int32 [batch_size / process_count, context_length + 1] and weights float32 [batch_size /
     process_count], 1 for a window and 0 for a row of zeros that fills up the last batch. Every process gets equally
     many batches.
     """
     windows = nonempty(prepared, "validation")
     rows = rows_of(batch_size, process_index, process_count)
-    count = min(len(windows), -(-tokens // prepared.context_length))
-    chosen = np.arange(count) * len(windows) // count
-    for start in range(0, count, batch_size):
+    chosen = windows.spread(-(-tokens // prepared.context_length))
+    for start in range(0, len(chosen), batch_size):
         mine = chosen[start : start + batch_size][rows.start : rows.stop]
         batch = np.zeros((len(rows), windows.length), np.int32)
         batch[: len(mine)] = windows.rows(mine)
         yield batch, (np.arange(len(rows)) < len(mine)).astype(np.float32)
-
-
-def row_records(
-    size: int, batch_size: int, seed: int, step: int, process_index: int = 0, process_count: int = 1
-) -> np.ndarray:
-    """Which of `size` records are this process's rows of the batch of `step`, int64 [batch_size / process_count]."""
-    rows = rows_of(batch_size, process_index, process_count)
-    return order.records(step * batch_size + np.arange(rows.start, rows.stop), size=size, seed=seed)
 
 
 def rows_of(batch_size: int, process_index: int, process_count: int) -> range:

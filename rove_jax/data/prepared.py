@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rove_jax.config import Data
+from rove_jax.data import order
 from rove_jax.data.records import Reader, frame, payload
 from rove_jax.errors import RunError, UsageError
 
-FORMAT = 1
+FORMAT = 2
 """Changes whenever equal sources would be prepared into other records; datasets of another number are refused."""
 MANIFEST = "manifest.json"
 
@@ -26,7 +27,7 @@ class Document(NamedTuple):
 
 
 class Prepared:
-    """A folder that preparation finished. `manifest` says what is in it; see `prepare.build` for its keys."""
+    """A folder that preparation finished. `manifest` says what is in it; see `prepare.finish` for its keys."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path, self.manifest = path, manifest
@@ -45,8 +46,15 @@ class Prepared:
         return Windows(self, split)
 
     def documents(self, split: str) -> "Documents":
-        """The documents of `split`, "train" or "validation"."""
+        """The whole documents of `split`, "train" or "validation". For training a source of parquet files has long
+        ones alone, of `parquet.LONG` tokens and more; else there is every one."""
         return Documents(self, split)
+
+    def about(self, examples: int) -> str:
+        """What there is to train on, and how often a run of so many examples reads it."""
+        counts = self.manifest["splits"]["train"]
+        amount = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens"
+        return f"{self.path}: {amount}, read {examples / counts['windows']:.2g} times"
 
     def reader(self, name: str) -> Reader:
         """The records of the TFDS split `name`, such as "train_windows"."""
@@ -70,6 +78,15 @@ class Windows:
 
     def __getitem__(self, index: int) -> np.ndarray:
         return self.rows([index])[0]
+
+    def places(self, examples: np.ndarray, seed: int) -> np.ndarray:
+        """The index of the window that each training example is, int64, same shape; see `order.records`."""
+        return order.records(examples, size=len(self), seed=seed)
+
+    def spread(self, count: int) -> np.ndarray:
+        """The indices of `count` windows, or of all if there are fewer, evenly spread over them: int64."""
+        count = min(count, len(self))
+        return np.arange(count) * len(self) // max(count, 1)
 
     def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """The windows at `indices`, int32 [len(indices), context_length + 1]; one read for all of them."""
@@ -115,6 +132,8 @@ def load(folder: Path, data: Data) -> Prepared:
     Damage is looked for by the sizes of the files alone (what was cut short or lost); `prepare.verify` reads it all.
     """
     how = f"prepare it with: {command(data, folder)}"
+    if str(folder).startswith("gs:"):
+        raise UsageError(f"{folder}: ArrayRecord files are read from a disk; copy it there, or mount the bucket")
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except OSError as error:
@@ -143,9 +162,9 @@ def load(folder: Path, data: Data) -> Prepared:
 
 def command(data: Data, folder: Path | str) -> str:
     """The command that prepares what `data` asks for into `folder`."""
-    words = ["rove-prepare", "--out", str(folder), "--data.source", data.source]
-    for field in ("path", "text_feature", "tokenizer", "tokenizer_path", "context_length"):
+    words = ["rove-prepare", data.source]
+    for field in ("path", "text_feature", "held_out", "tokenizer", "tokenizer_path"):
         value = getattr(data, field)
         if value is not None and (field != "text_feature" or value != Data.text_feature):
-            words += [f"--data.{field.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+            words += [f"--{field.replace('_', '-')}", str(value)]
+    return shlex.join([*words, "--window", str(data.context_length + 1), "--out", str(folder)])

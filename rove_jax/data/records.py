@@ -17,8 +17,6 @@ from rove_jax.errors import RunError
 
 FEATURE = "record"
 DATASET = "rove_text"
-SHARD_BYTES = 2**30
-"""A file is closed when it holds this much."""
 EXAMPLE, FEATURES, KEY, VALUE, BYTES_LIST, ITEM = 0x0A, 0x0A, 0x0A, 0x12, 0x0A, 0x0A
 """Protobuf tags (field number x 8 + wire type 2) on the way from an Example down to its bytes."""
 
@@ -69,74 +67,58 @@ class Shard(NamedTuple):
 
 
 class Writer:
-    """Writes the records of one TFDS split, in order, into as many files as they need.
+    """Writes records, in order, into the new file `path`.
 
     A failed write (a full disk) raises `RunError`; what was written is then good for nothing and left to the caller.
     """
 
-    def __init__(self, folder: Path, split: str, shard_bytes: int = SHARD_BYTES) -> None:
-        self.folder, self.split, self.shard_bytes = folder, split, shard_bytes
+    def __init__(self, path: Path) -> None:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self.path = path
         self.digest = hashlib.sha256()
-        self.counts: list[int] = []
-        self.bytes = 0
-        self.room = 0
-        self.file: Any = None
+        self.count = self.bytes = 0
+        # One record per compressed chunk: any record is then read without its neighbours.
+        self.file = ArrayRecordWriter(str(path), "group_size:1")
 
     def write(self, payload: bytes) -> None:
-        if self.room <= 0:
-            self.next_shard()
         add_to(self.digest, payload)
         record = frame(len(payload)) + payload
         self.attempt("write", record)
-        self.counts[-1] += 1
+        self.count += 1
         self.bytes += len(record)
-        self.room -= len(record)
-
-    def next_shard(self) -> None:
-        from array_record.python.array_record_module import ArrayRecordWriter
-
-        self.end_shard()
-        # One record per compressed chunk: any record is then read without its neighbours.
-        self.file = ArrayRecordWriter(str(self.folder / f"{self.split}.{len(self.counts)}"), "group_size:1")
-        self.counts.append(0)
-        self.room = self.shard_bytes
-
-    def end_shard(self) -> None:
-        if self.file is not None:
-            self.attempt("close")
-            self.file = None
 
     def attempt(self, method: str, *arguments: bytes) -> None:
         try:
             getattr(self.file, method)(*arguments)
         except RuntimeError as error:  # array_record's only error; its text begins with the operating system's
             raise RunError(
-                f"{self.folder}: {first_clause(error)}; make room, or choose another folder with data.cache or --out"
+                f"{self.path.parent}: {first_clause(error)}; make room, or choose another folder with data.cache or "
+                f"--out"
             ) from error
 
-    def close(self) -> list[Shard]:
-        """Finish the files, name them as TFDS does (which needs their number), put them on disk and return them."""
-        self.end_shard()
-        shards = []
-        for index, count in enumerate(self.counts):
-            path = self.folder / f"{self.split}.{index}"
-            name = f"{DATASET}-{self.split}.array_record-{index:05d}-of-{len(self.counts):05d}"
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            path.rename(self.folder / name)
-            shards.append(Shard(name, count))
-        return shards
+    def close(self) -> None:
+        """Finish the file and see to it that it is on the disk."""
+        self.attempt("close")
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def file_name(split: str, index: int, count: int) -> str:
+    """The name of file `index` of the `count` files of a TFDS split."""
+    return f"{DATASET}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
 class Reader:
     """The records of one TFDS split by index. Files are opened when first read."""
 
-    def __init__(self, folder: Path, split: str, shards: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, folder: Path, split: str, shards: Sequence[Sequence[Any]]) -> None:
+        """shards: name and number of records of each file; what else there is of one is not looked at."""
         self.folder, self.split = folder, split
-        self.shards = [Shard(str(folder / name), count) for name, count in shards]
+        self.shards = [Shard(str(folder / name), count) for name, count, *_ in shards]
         self.count = sum(shard.take for shard in self.shards)
 
     def __len__(self) -> int:
@@ -173,6 +155,11 @@ def first_clause(error: Exception) -> str:
 def add_to(digest: Any, payload: bytes) -> None:
     """Add a payload to the hash of its split: its size as 8 bytes, lowest first, then itself."""
     digest.update(len(payload).to_bytes(8, "little") + payload)
+
+
+def combine(digests: Sequence[str]) -> str:
+    """The hash of a split, of those of its files in order, all in hexadecimal; of a single file it is the file's."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def write_metadata(folder: Path, splits: dict[str, tuple[Sequence[int], int]], description: str) -> None:

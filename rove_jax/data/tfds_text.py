@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 
 from rove_jax.data import records
-from rove_jax.data.documents import Split, Text
+from rove_jax.data.documents import Split, Text, Unit
 from rove_jax.data.held_out import hashed_out
 from rove_jax.errors import RunError, UsageError, nearest
 
@@ -20,8 +20,10 @@ READ = 256
 """Examples read at once."""
 
 
-def load(name: str, data_dir: str | None, feature: str) -> "TfdsText":
+def load(name: str, data_dir: str | None, feature: str, share: float | None = None) -> "TfdsText":
     """The dataset NAME, NAME/VERSION or NAME/CONFIG/VERSION below `data_dir` (None: TFDS's own folder).
+
+    share: how much of a dataset without a split for it is held out (`hashed_out`).
 
     Only the disk is looked at; TFDS's `builder` would import the code of the dataset and ask the network.
     """
@@ -43,7 +45,7 @@ def load(name: str, data_dir: str | None, feature: str) -> "TfdsText":
     missing = [path for split in builder.info.splits.values() for path in split.filepaths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"data.source = 'tfds:{name}': {missing[0]} is missing; {how_to(root, name)}")
-    return TfdsText(name, folder, builder, feature)
+    return TfdsText(name, folder, builder, feature, share)
 
 
 def find(root: Path, name: str) -> Path:
@@ -76,26 +78,25 @@ def how_to(root: Path, name: str) -> str:
 class TfdsText:
     """One document per example; ids like `train/00000012`. Without a validation or test split, ids decide by hash."""
 
-    def __init__(self, name: str, folder: Path, builder: Any, feature: str) -> None:
+    whole_from = 0
+
+    def __init__(self, name: str, folder: Path, builder: Any, feature: str, share: float | None) -> None:
         self.name = name.replace("/", "-")
-        self.folder, self.builder, self.feature = folder, builder, feature
+        self.folder, self.builder, self.feature, self.share = folder, builder, feature, share
         splits = builder.info.splits
         train = "train" if "train" in splits else next(iter(splits))
         held_out = next((split for split in VALIDATION_SPLITS if split in splits and split != train), None)
         self.parts = [train] if held_out is None else [train, held_out]
-        self.bytes = sum(splits[part].num_bytes for part in self.parts)
+        self.units: Sequence[Unit] = [Unit(name, sum(splits[part].num_bytes for part in self.parts))]
 
-    def __len__(self) -> int:
-        return sum(self.builder.info.splits[part].num_examples for part in self.parts)
-
-    def documents(self) -> Iterator[Text]:
+    def documents(self, unit: int = 0) -> Iterator[Text]:
         if len(self.parts) == 2:
             for split, part in zip(("train", "validation"), self.parts):
                 yield from self.examples(part, split, range(self.builder.info.splits[part].num_examples))
             return
         (part,) = self.parts
         count = self.builder.info.splits[part].num_examples
-        held_out = hashed_out(identity(part, index) for index in range(count))
+        held_out = hashed_out((identity(part, index) for index in range(count)), self.share)
         inside = [identity(part, index) in held_out for index in range(count)]
         yield from self.examples(part, "train", [index for index in range(count) if not inside[index]])
         yield from self.examples(part, "validation", [index for index in range(count) if inside[index]])
@@ -117,7 +118,8 @@ class TfdsText:
 
     def fingerprint(self) -> str:
         """Of the files as they are; decoding every example to hash its text would take minutes."""
-        result = hashlib.sha256(self.feature.encode())
+        share = "" if self.share is None else f" {self.share}"
+        result = hashlib.sha256(f"{self.feature}{share}".encode())
         for path in sorted(path for path in self.folder.iterdir() if path.is_file()):
             result.update(path.name.encode() + b"\0" + path.stat().st_size.to_bytes(8, "little"))
             with path.open("rb") as file:
