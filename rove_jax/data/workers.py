@@ -1,15 +1,16 @@
 """Pieces of a job spread over processes of this machine.
 
 The processes are spawned, so that none inherits a lock, a thread or a device; each takes a piece when it has done one.
-One that ends is seen at once, since the pipe from it closes, and it ends by itself once this process is gone.
+One that ends is seen at once, since the pipe from it closes; and all of them end when this process does.
 """
 
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from rove_jax.data.shards import Job, Maker, Report
@@ -100,6 +101,7 @@ def serve(pipe: connection.Connection, job: Job) -> None:
     It sends (bytes, tokens) done since the last time, None at the end of a piece, or the error that ended it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent alone answers
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         reporter = Reporter(pipe)
         maker = Maker(job)
@@ -114,6 +116,14 @@ def serve(pipe: connection.Connection, job: Job) -> None:
     except OSError as error:
         tell(pipe, RunError(f"{job.folder}: {error.strerror or error}"))
     os._exit(0)  # threads of libraries need not be waited for
+
+
+def end_with_parent() -> None:
+    """Wait for the process that started this one to end, and end this one, whatever it is waiting for."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def tell(pipe: connection.Connection, error: Exception) -> None:
