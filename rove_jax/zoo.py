@@ -8,7 +8,7 @@ import jax
 from rove_jax import config, sharding
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
-from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.checkpoint import Checkpoints, say
 from rove_jax.training.run_folder import stored_config
 
 
@@ -29,23 +29,34 @@ def load_model(
 ) -> Loaded:
     """The model that the run in folder `path` had at a saved step (default: the last; "best": by validation loss).
 
-    Weights go to one device, or over `mesh` by the table in `sharding`, wherever they were when they were saved. Raises
-    `UsageError` if there is no run or no such checkpoint, `RunError` if the checkpoint cannot be read.
+    Weights go to one device, or over `mesh` by the table in `sharding`, wherever they were when they were saved. The
+    last is the newest that is whole; damaged ones after it are named on stderr. Raises `UsageError` if there is no run
+    or no such checkpoint, `RunError` if the one asked for, or every one, is damaged.
     """
     path = Path(path)
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; give the folder of a training run")
     with Checkpoints(path) as checkpoints:
-        chosen = checkpoints.best() if step == "best" else checkpoints.latest() if step in ("last", None) else step
+
+        def read(chosen: int) -> Loaded:
+            metadata = checkpoints.metadata(chosen)
+            settings = {**metadata["config"], "evaluation": (stored_config(path) or metadata["config"])["evaluation"]}
+            loaded = config.from_dict(config.Config, settings)
+            return Loaded(loaded, checkpoints.restore_params(chosen, target(loaded.model, mesh)), chosen, metadata)
+
+        if step in ("last", None):
+            newest = checkpoints.newest(read)
+            if newest is None:
+                raise UsageError(f"{path}: no checkpoint is saved there")
+            for reason in newest[2]:
+                say(f"skipped: {reason}")
+            return newest[1]
+        chosen = checkpoints.best() if step == "best" else step
         if chosen is None:
-            what = "with a validation loss " if step == "best" else ""
-            raise UsageError(f"{path}: no checkpoint {what}is saved there")
+            raise UsageError(f"{path}: no checkpoint with a validation loss is saved there")
         if not isinstance(chosen, int):
             raise UsageError(f"step = {step!r}: must be last, best or the number of a saved step")
-        metadata = checkpoints.metadata(chosen)
-        settings = {**metadata["config"], "evaluation": (stored_config(path) or metadata["config"])["evaluation"]}
-        loaded = config.from_dict(config.Config, settings)
-        return Loaded(loaded, checkpoints.restore_params(chosen, target(loaded.model, mesh)), chosen, metadata)
+        return read(chosen)
 
 
 def target(model: config.Model, mesh: jax.sharding.Mesh | None) -> Any:

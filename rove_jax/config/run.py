@@ -143,14 +143,27 @@ class Training:
     checkpoint_every: int = 200
     keep_last: int = 2
     """How many latest checkpoints are kept, besides the best by validation loss."""
+    keep_every: int | None = None
+    """Checkpoints at multiples of so many steps are kept for ever. None: at none."""
     stop_after: int | None = None
     """End the run cleanly at this step, schedule and identity unchanged; a later call goes on from there."""
     init_from: str | None = None
     """A run folder whose weights (alone) a new run starts from."""
     compilation_cache: str | None = None
     """Folder of XLA's persistent cache. None: the user's cache folder."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """At a loss or gradient that is not finite: end the run, or leave weights, moments and the schedule as they are."""
+    data_timeout_seconds: float = 300.0
+    """How long one batch may take to come before the run ends and names the source."""
+    heartbeat_seconds: int = 10
+    """With many processes: silence of one after which all the others end."""
 
     def __post_init__(self) -> None:
+        require_choice("training.on_nonfinite", self.on_nonfinite, Literal["stop", "skip"])
+        timeout = self.data_timeout_seconds
+        require(timeout > 0, "training.data_timeout_seconds", timeout, "must be above 0")
+        beat = self.heartbeat_seconds
+        require(1 <= beat <= 3600, "training.heartbeat_seconds", beat, "must lie in [1, 3600]")
         for name in (
             "steps",
             "batch_size",
@@ -174,6 +187,12 @@ class Training:
             f"must divide batch_size = {self.batch_size}",
         )
         require(
+            self.keep_every is None or (self.keep_every >= 1 and self.keep_every % self.checkpoint_every == 0),
+            "training.keep_every",
+            self.keep_every,
+            f"must be a multiple of checkpoint_every = {self.checkpoint_every}, or there is nothing to keep",
+        )
+        require(
             self.stop_after is None or self.stop_after >= 1,
             "training.stop_after",
             self.stop_after,
@@ -188,8 +207,11 @@ class Mesh:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    processes: int | None = None
+    """How many processes the run is to have; another number is refused. None: as many as join."""
 
     def __post_init__(self) -> None:
+        require(self.processes is None or self.processes >= 1, "mesh.processes", self.processes, "must be at least 1")
         sizes = (self.data, self.fsdp, self.tensor)
         for name, size in zip(("data", "fsdp", "tensor"), sizes):
             require(size == -1 or size >= 1, f"mesh.{name}", size, "must be at least 1, or -1 for what is left")

@@ -1,183 +1,156 @@
-"""Checkpoints of a run: what is in one, which are kept, and what is refused when one is read.
+"""The checkpoints of a run: which there are, which are kept, how one is written, and what becomes of damaged ones.
 
-A checkpoint is `checkpoints/STEP/`, written by Orbax under another name and renamed when whole, with the items `params`
-(the tree of weights), `optimizer` (its arrays by path) and `metadata` (JSON: step, config, data fingerprint, tokenizer
-identity, versions, validation loss).
+`checkpoints/STEP/` is one checkpoint (see `stored`), written by Orbax under another name and renamed when whole. A
+folder that is found damaged is moved to `checkpoints/STEP.damaged` when the run goes on; nothing deletes it.
 """
 
-import dataclasses
-import json
+import errno
 import shutil
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
+from etils import epath
+from tqdm import tqdm
 
 from rove_jax.errors import RunError, UsageError
+from rove_jax.training import retention
+from rove_jax.training.digest import by_path
+from rove_jax.training.saver import WRITE_FAULTS, Saver
 from rove_jax.training.state import State
+from rove_jax.training.stored import FORMAT, Damaged, Stored, describe, first_line, sealed
+
+Found = TypeVar("Found")
 
 FOLDER = "checkpoints"
-FORMAT = 1
-"""Raised when older code could misread what newer code writes."""
 
 SPARE = 2**20
 """Bytes that a checkpoint takes beyond its arrays, at most."""
 
-WRITE_FAULTS = (OSError, ValueError, RuntimeError)
-"""What a failed write comes out of Orbax as: tensorstore reports a full disk as a ValueError."""
+RETRIES = 3
+"""How often in a row a checkpoint is tried again before the run ends."""
 
-
-@dataclasses.dataclass
-class Retention:
-    """Keeps the `latest` newest checkpoints and, by a rule of its own, the one with the lowest validation loss."""
-
-    latest: int
-    losses: dict[int, float] = dataclasses.field(default_factory=dict)
-    """Validation loss by step, of those checkpoints that have one."""
-
-    def best(self) -> int | None:
-        return min(self.losses, key=lambda step: (self.losses[step], step), default=None)
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Orbax's protocol of a preservation policy."""
-        del context
-        newest = {info.step for info in checkpoints[-self.latest :]}
-        kept = [info.step in newest or info.step == self.best() for info in checkpoints]
-        self.losses = {
-            info.step: self.losses[info.step]
-            for info, keep in zip(checkpoints, kept)
-            if keep and info.step in self.losses
-        }
-        return kept
+PAUSE_SECONDS = 1.0
+"""Before the first time that the same state is tried again; twice, three times as long before the next ones."""
 
 
 class Checkpoints:
     """The checkpoints of one run folder. Open for writing by one run at a time; any number may read."""
 
-    def __init__(self, run_folder: Path, *, keep_last: int | None = None) -> None:
-        """For writing if `keep_last` is given: then leftovers of interrupted writes are cleared away."""
-        writes = keep_last is not None
-        self.folder = run_folder.resolve() / FOLDER
-        if not writes and not self.folder.is_dir():
+    def __init__(self, run_folder: Path, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
+        """For writing if `keep_last` is given: then leftovers of interrupted writes are cleared away.
+
+        Raises `UsageError` if there is nothing to read, or a checkpoint of another format.
+        """
+        self.folder = epath.Path(run_folder).resolve() / FOLDER
+        self.keep_last, self.keep_every = keep_last, keep_every
+        if keep_last is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.clear()
+        elif not self.folder.is_dir():
             raise UsageError(f"{run_folder}: holds no {FOLDER}/; give the folder of a training run")
-        if writes and self.folder.is_dir():
-            # Here and not by Orbax, whose thread for it outlives a command that fails early, and prints a traceback.
-            for leftover in ocp.utils.tmp_checkpoints(self.folder):
-                shutil.rmtree(leftover.get(), ignore_errors=True)
-        self.retention = Retention(keep_last or 1)
-        self.manager = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(
-                create=writes,
-                preservation_policy=self.retention if writes else None,
-                async_options=ocp.AsyncOptions(timeout_secs=24 * 3600),
-            ),
-            item_handlers={
-                "params": ocp.StandardCheckpointHandler(),
-                "optimizer": ocp.StandardCheckpointHandler(),
-                "metadata": ocp.JsonCheckpointHandler(),
-            },
-        )
-        for step in self.steps():
-            loss = self.metadata(step).get("validation_loss")
-            if loss is not None:
-                self.retention.losses[step] = loss
+        self.losses: dict[int, float | None] = {}
+        """Validation loss, if any, by step of the checkpoints that are whole as far as is known."""
+        self.damaged: dict[int, Damaged] = {}
+        for entry in self.folder.iterdir():
+            if entry.name.isdecimal() and str(int(entry.name)) == entry.name:
+                try:
+                    self.losses[int(entry.name)] = Stored(entry).metadata()["validation_loss"]
+                except Damaged as error:
+                    self.damaged[int(entry.name)] = error
+        self.saver = Saver()
+        self.pending: tuple[int, float | None] | None = None
+        """Step and validation loss of the checkpoint that is being written."""
+        self.failures = 0
+        """How many writes in a row have failed."""
+        self.failure = ""
+        """What became of the last of them."""
+        self.attempt: tuple[int, float | None] = (-1, None)
+        """Step and validation loss of the last write begun."""
+
+    @property
+    def writer(self) -> bool:
+        """Whether this process is the one that renames and deletes."""
+        return self.keep_last is not None and jax.process_index() == 0
+
+    def clear(self) -> None:
+        """Remove what an interrupted write or deletion has left, by us and not by Orbax, whose thread for it outlives a
+        command that fails early and prints a traceback."""
+        if self.writer:
+            for leftover in [*self.folder.glob("*.orbax-checkpoint-tmp*"), *self.folder.glob("*.deleting")]:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def stored(self, step: int) -> Stored:
+        return Stored(self.folder / str(step))
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending."""
-        whole = (
-            step for step in self.manager.all_steps() if (self.folder / str(step) / "metadata" / "metadata").is_file()
-        )
-        return sorted(whole)
+        return sorted(self.losses)
 
     def latest(self) -> int | None:
-        return max(self.steps(), default=None)
+        return max(self.losses, default=None)
 
     def best(self) -> int | None:
         """The step with the lowest validation loss among the checkpoints that have one; the earlier of equals."""
-        return self.retention.best()
+        return retention.best(self.losses)
 
     def best_loss(self) -> float | None:
-        best = self.best()
-        return None if best is None else self.retention.losses[best]
+        """The lowest validation loss, that of a checkpoint being written included."""
+        known = self.losses | (dict([self.pending]) if self.pending else {})
+        best = retention.best(known)
+        return None if best is None else known[best]
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What the checkpoint says of itself. Raises `UsageError` if there is none at `step`, or of another format."""
-        if step not in self.steps():
+        """What the checkpoint says of itself. Raises `UsageError` if there is none at `step`, `Damaged`."""
+        if step in self.damaged:
+            raise self.damaged[step]
+        if step not in self.losses:
             there = ", ".join(map(str, self.steps())) or "none"
             raise UsageError(f"{self.folder / str(step)}: no such checkpoint; there are {there}")
-        where = self.folder / str(step)
-        try:
-            values = json.loads((where / "metadata" / "metadata").read_text())
-            stored = values.get("format")
-        except (OSError, ValueError, AttributeError) as error:
-            raise RunError(f"{where}: cannot be read ({first_line(error)}); move it away to use another one") from error
-        if stored != FORMAT:
-            raise UsageError(f"{where}: format {stored!r}; this version reads {FORMAT}")
-        return values
+        return self.stored(step).metadata()
 
-    def save(self, state: State, metadata: dict[str, Any], validation_loss: float | None = None) -> None:
-        """Write `state` in the background, once its arrays have been copied off the devices.
+    def newest(self, read: Callable[[int], Found]) -> tuple[int, Found, list[Damaged]] | None:
+        """The newest step for which `read` does not raise `Damaged`, what it gave, and what was found of newer steps.
 
-        The caller vouches that the state is finite. Raises `RunError` if this or an earlier write fails.
+        None if there are no checkpoints. Raises `RunError` if there are and none is whole. Open for writing, skipped
+        folders are moved aside, so that their steps can be written again.
         """
-        step = int(state.step)
-        if step in self.steps():
-            return
-        if validation_loss is not None:
-            self.retention.losses[step] = validation_loss
-        values = {"format": FORMAT, "step": step, "validation_loss": validation_loss, **metadata}
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            optimizer=ocp.args.StandardSave(by_path(state.optimizer)),
-            metadata=ocp.args.JsonSave(values),
-        )
-        self.check_space(state)
-        self.guard(lambda: self.manager.save(step, args=items, force=True))
+        skipped: dict[int, Damaged] = {}
+        for step in sorted([*self.losses, *self.damaged], reverse=True):
+            try:
+                if step in self.damaged:
+                    raise self.damaged[step]
+                found = read(step)
+            except Damaged as error:
+                skipped[step] = error
+                continue
+            for bad in skipped:
+                self.set_aside(bad)
+            return step, found, list(skipped.values())
+        if skipped:
+            newest = next(iter(skipped.values()))
+            advice = "mend one, or move them all away to start afresh"
+            raise RunError(f"{self.folder}: no checkpoint is whole, of {len(skipped)}; {newest}; {advice}")
+        return None
 
-    def wait(self) -> None:
-        """Return when everything saved is on disk; raises `RunError` if it could not be."""
-        self.guard(self.manager.wait_until_finished)
-
-    def __enter__(self) -> "Checkpoints":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            self.guard(self.manager.close)
-        except RunError:
-            if kind is None:  # else what ends the run already is the better explanation
-                raise
-
-    def check_space(self, state: State) -> None:
-        """Raise `RunError` if the disk has no room for `state`: one line beforehand, not a hundred failing writers."""
-        bytes_needed = round(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))) + SPARE
-        free = shutil.disk_usage(self.folder).free
-        if free < bytes_needed:
-            self.wait()
-            needs = f"step {int(state.step)} needs {bytes_needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
-            raise RunError(f"{self.folder}: no space for a checkpoint ({needs}); {self.kept()}")
-
-    def guard(self, write: Callable[[], Any]) -> None:
-        try:
-            write()
-        except WRITE_FAULTS as error:
-            raise RunError(
-                f"{self.folder}: writing a checkpoint failed ({first_line(error)}); {self.kept()}"
-            ) from error
-
-    def kept(self) -> str:
-        """In words, what there is to go on from."""
-        latest = self.latest()
-        return "no checkpoint was saved before" if latest is None else f"the last good checkpoint is step {latest}"
+    def set_aside(self, step: int) -> None:
+        """Forget a damaged step; open for writing, move its folder out of the way of a later save."""
+        self.losses.pop(step, None)
+        self.damaged.pop(step, None)
+        where = self.folder / str(step)
+        if self.writer and where.exists():
+            aside = (where.with_name(f"{step}.damaged{number or ''}") for number in range(10**6))
+            where.rename(next(name for name in aside if not name.exists()))
 
     def restore(self, step: int, target: State) -> State:
         """The state at `step`, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
+        self.metadata(step)
         moments = by_path(target.optimizer)
-        found = self.read(step, {"params": target.params, "optimizer": moments})
+        found = self.stored(step).read({"params": target.params, "optimizer": moments})
         optimizer = jax.tree.unflatten(
             jax.tree.structure(target.optimizer), [found["optimizer"][name] for name in moments]
         )
@@ -185,49 +158,116 @@ class Checkpoints:
 
     def restore_params(self, step: int, target: Any) -> Any:
         """The weights alone, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
-        return self.read(step, {"params": target})["params"]
-
-    def read(self, step: int, targets: dict[str, Any]) -> Any:
-        where = self.folder / str(step)
         self.metadata(step)
+        return self.stored(step).read({"params": target})["params"]
+
+    def check_arrays(self, step: int) -> None:
+        """Raise `Damaged` if any array at `step` is; they are read one by one."""
+        fault = self.stored(step).first_fault()
+        if fault:
+            raise self.stored(step).damaged(fault)
+
+    @property
+    def owed(self) -> bool:
+        """Whether the last write failed, so that the next state fit to be saved is to be."""
+        return bool(self.failures) and self.pending is None
+
+    def save(self, state: State, metadata: dict[str, Any], validation_loss: float | None = None) -> None:
+        """Write `state` in the background, once its arrays have been copied off the devices.
+
+        The caller vouches that the state is finite. A write that fails, now or later, is told of in a line and leaves
+        a save `owed`; after RETRIES of them, and in a run of many processes at once, it raises `RunError`.
+        """
+        step = int(state.step)
+        self.settle()
+        if step in self.losses:
+            return
+        self.attempt = (step, validation_loss)
+        items = {"params": state.params, "optimizer": by_path(state.optimizer)}
+        about = {"format": FORMAT, "step": step, "validation_loss": validation_loss, **metadata}
+        values = sealed({**about, "arrays": describe(items)})
         try:
-            stored = self.manager.item_metadata(step)
-            for item, target in targets.items():
-                difference = first_difference(stored[item].tree, target)
-                if difference:
-                    raise UsageError(f"{where}: {item} {difference}")
-            items = {item: ocp.args.StandardRestore(target) for item, target in targets.items()}
-            return self.manager.restore(step, args=ocp.args.Composite(**items))
-        except UsageError:
-            raise
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise RunError(
-                f"{where}: cannot be read ({first_line(error)}); move it away to use an earlier one"
-            ) from error
+            self.set_aside(step)
+            self.check_space(state)
+            self.saver.save(self.folder / str(step), items, values)
+        except WRITE_FAULTS as error:
+            self.failed(step, error)
+        else:
+            self.pending = (step, validation_loss)
+
+    def check(self) -> None:
+        """See how the write in the background is getting on, at the price of a look at the disk. Raises as `save`."""
+        if self.pending and (self.saver.failed() or (self.folder / str(self.pending[0])).exists()):
+            self.settle()
+
+    def settle(self) -> None:
+        """Return when the write in the background has come to an end. Raises as `save`."""
+        if self.pending is None:
+            return
+        (step, loss), self.pending = self.pending, None
+        try:
+            self.saver.wait()
+        except WRITE_FAULTS as error:
+            self.failed(step, error)
+        else:
+            self.failures = 0
+            self.losses[step] = loss
+            self.delete_old()
+
+    def finish(self, state: State, metadata: dict[str, Any]) -> None:
+        """Return when everything is on disk: a save that is owed is made of `state`, the last one. Raises as `save`."""
+        self.settle()
+        while self.owed:
+            time.sleep(PAUSE_SECONDS * self.failures)
+            step, loss = self.attempt
+            self.save(state, metadata, loss if step == int(state.step) else None)
+            self.settle()
+
+    def failed(self, step: int, error: BaseException) -> None:
+        self.failures += 1
+        self.clear()
+        self.failure = f"{self.folder}: writing step {step} failed ({first_line(error)}); {self.kept()}"
+        if self.failures > RETRIES or jax.process_count() > 1:
+            raise RunError(self.failure) from error
+        say(f"{self.failure}; trying again ({self.failures} of {RETRIES})")
+
+    def delete_old(self) -> None:
+        """Delete what no rule keeps, under another name, so that no half of a checkpoint ever bears a step's."""
+        assert self.keep_last is not None, "open for reading"
+        for step in self.losses.keys() - retention.kept(self.losses, last=self.keep_last, every=self.keep_every):
+            del self.losses[step]
+            if self.writer:
+                where = self.folder / str(step)
+                shutil.rmtree(where.rename(where.with_name(f"{step}.deleting")), ignore_errors=True)
+
+    def check_space(self, state: State) -> None:
+        """Raise `OSError` if the disk has no room for `state`: one line beforehand, not a hundred failing writers."""
+        bytes_needed = round(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))) + SPARE
+        free = shutil.disk_usage(self.folder).free
+        if free < bytes_needed:
+            needs = f"{bytes_needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free"
+            raise OSError(errno.ENOSPC, f"no space for a checkpoint: {needs}")
+
+    def kept(self) -> str:
+        """In words, what there is to go on from."""
+        latest = self.latest()
+        return "no checkpoint was saved before" if latest is None else f"the last good checkpoint is step {latest}"
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            self.settle()
+            if self.owed and kind is None:
+                raise RunError(self.failure)
+        except RunError:
+            if kind is None:  # else what ends the run already is the better explanation
+                raise
+        finally:
+            self.saver.close()
 
 
-def by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their path, in the tree's order: `{"1.0.mu.embedding": ...}`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
-def first_difference(stored: Any, wanted: Any) -> str | None:
-    """How the first leaf (by path) that is not the same array type in both trees differs; None if there is none.
-
-    Orbax itself refuses other shapes in some calls and casts other dtypes without a word in all of them.
-    """
-    have, want = (
-        {name: f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}" for name, leaf in by_path(tree).items()}
-        for tree in (stored, wanted)
-    )
-    for name in sorted(have | want):
-        if have.get(name) != want.get(name):
-            return f"{name}: stored is {have.get(name, 'nothing')}, wanted is {want.get(name, 'nothing')}"
-    return None
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line, however much Orbax says."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+def say(line: str) -> None:
+    """Print to stderr, above a progress bar if there is one."""
+    tqdm.write(line, file=sys.stderr)

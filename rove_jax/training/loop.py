@@ -73,12 +73,15 @@ def run(
     with contextlib.ExitStack() as stack:
         request = request or stack.enter_context(StopRequest())
         folder = stack.enter_context(RunFolder(workdir, settings)) if writer else None
-        checkpoints = stack.enter_context(Checkpoints(workdir, keep_last=settings.training.keep_last))
+        checkpoints = stack.enter_context(
+            Checkpoints(workdir, keep_last=settings.training.keep_last, keep_every=settings.training.keep_every)
+        )
         start = starts.find(plan, checkpoints, origin, workdir)
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         if folder:
             folder.write(RECORD, record)
-            for line in [*plan.lines(), about(prepared, settings), f"run            {workdir}: {start.source}"]:
+            lines = [*plan.lines(), about(prepared, settings), f"run            {workdir}: {start.source}"]
+            for line in [*lines, *(f"skipped        {line}" for line in start.skipped)]:
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
@@ -98,7 +101,10 @@ def already_there(settings: config.Config, workdir: Path, end: int) -> Result | 
     if not (workdir / FOLDER).is_dir():
         return None
     with Checkpoints(workdir) as checkpoints:
-        step = checkpoints.latest() or 0
+        if (checkpoints.latest() or 0) < end:
+            return None
+        newest = checkpoints.newest(checkpoints.check_arrays)  # a run is not done if what it came to is damaged
+        step = newest[0] if newest else 0
         if step < end:
             return None
         if distributed.is_writer() and stored_config(workdir) != config.to_dict(settings):
@@ -142,7 +148,6 @@ class Trainer:
         profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
         with report, profile:
             step = self.updates(update, start, end, report, profile, request)
-            self.checkpoints.wait()
         code = EXIT_CODES[request.signal] if request.signal else 0
         best, best_loss = self.checkpoints.best(), self.checkpoints.best_loss()
         return Result(step, step - start.step, step == self.settings.steps, code, best, best_loss)
@@ -164,6 +169,7 @@ class Trainer:
                 report.row(step, self.read(step, unread))
             step, unread = step + 1, metrics
             profile.updated(step, state)
+            self.checkpoints.check()
             validates, saves = self.due(step, end)
             if validates or saves or request.signal:
                 # Only a state whose own numbers have been read, and are finite, is validated and saved.
@@ -179,20 +185,22 @@ class Trainer:
         if unread is not None:
             report.row(step, self.read(step, unread))
             self.checkpoints.save(state, self.record)
+        self.checkpoints.finish(state, self.record)
         return step
 
     def due(self, step: int, end: int) -> tuple[bool, bool]:
         """Whether to validate, and whether to save, after `step` updates."""
         every = self.settings.validation_every
         validates = bool(every) and (step % every == 0 or step == self.settings.steps)
-        return validates, step % self.settings.checkpoint_every == 0 or step == end
+        return validates, step % self.settings.checkpoint_every == 0 or step == end or self.checkpoints.owed
 
     def read(self, step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
         """The numbers of update `step`, waiting for them. Raises `RunError` if one is not finite."""
         numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
         for name, value in numbers.items():
             if not math.isfinite(value):
-                self.checkpoints.wait()
+                with contextlib.suppress(RunError):  # of a write that fails as well; this is what ends the run
+                    self.checkpoints.settle()
                 advice = "try a lower optimizer.peak_lr or a longer optimizer.warmup_steps"
                 raise RunError(f"step {step}: {name} is {value}; {self.checkpoints.kept()}; {advice}")
         return numbers

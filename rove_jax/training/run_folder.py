@@ -32,8 +32,12 @@ FREE = {
     "model.scan_layers": "the same layers",
     "training.checkpoint_every": "what is written, not what is learnt",
     "training.compilation_cache": "the same",
+    "training.keep_every": "the same",
+    "training.data_timeout_seconds": "how long to wait",
+    "training.heartbeat_seconds": "the same",
     "training.keep_last": "the same",
     "training.log_every": "the same",
+    "training.on_nonfinite": "what to do where nothing is learnt",
     "training.stop_after": "where to pause",
     "training.validation_every": "looks, does not touch",
 }

@@ -21,42 +21,54 @@ class Start:
     step: int
     source: str
     """In words, for the log."""
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that could not be used, and why, a line for each."""
 
 
 def find(plan: Plan, checkpoints: Checkpoints, origin: Origin, workdir: Path) -> Start:
     """The state to go on from. Raises `UsageError` naming what does not fit the config, the data or the tokenizer."""
-    latest = checkpoints.latest()
-    if latest is not None:
-        origin.check(checkpoints.metadata(latest), workdir)
-        return Start(checkpoints.restore(latest, plan.target), latest, f"continues from step {latest}")
+
+    def read(step: int) -> state.State:
+        origin.check(checkpoints.metadata(step), workdir)
+        return checkpoints.restore(step, plan.target)
+
+    newest = checkpoints.newest(read)
+    if newest is not None:
+        step, found, skipped = newest
+        return Start(found, step, f"continues from step {step}", tuple(map(str, skipped)))
     if plan.settings.training.init_from is not None:
-        params, source = weights_of(Path(plan.settings.training.init_from), plan, origin)
-        return Start(state.from_weights(plan.optimizer, params, plan.target), 0, source)
+        params, source, skipped = weights_of(Path(plan.settings.training.init_from), plan, origin)
+        return Start(state.from_weights(plan.optimizer, params, plan.target), 0, source, skipped)
     return Start(state.create(plan.settings, plan.optimizer, plan.target), 0, "starts from fresh weights")
 
 
-def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str]:
-    """The weights of the last checkpoint of another run, if they mean the same here, and where they are from.
+def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str, tuple[str, ...]]:
+    """The weights of the last whole checkpoint of another run, if they mean the same here; where they are from; and
+    what was wrong with later ones.
 
     The variant may differ (RoPE weights are the start of a RoVE retrofit, the tree is the same), and so may frequency
     scaling and alpha. The tokenizer may not, nor the shapes, nor pairing, base and dims of a rotation that both have.
     """
+    name = f"training.init_from = {str(folder)!r}"
     if not folder.is_dir():
-        raise UsageError(f"training.init_from = {str(folder)!r}: no such folder")
-    with Checkpoints(folder) as source:
-        latest = source.latest()
-        if latest is None:
-            raise UsageError(f"training.init_from = {str(folder)!r}: holds no finished checkpoint")
-        metadata = source.metadata(latest)
+        raise UsageError(f"{name}: no such folder")
+
+    def read(step: int) -> Any:
+        metadata = source.metadata(step)
         if metadata["tokenizer_identity"] != origin.tokenizer_identity:
-            raise UsageError(f"training.init_from = {str(folder)!r}: its tokenizer is not that of data.tokenizer")
+            raise UsageError(f"{name}: its tokenizer is not that of data.tokenizer")
         theirs = config.from_dict(config.Config, metadata["config"]).model
         difference = rotation_difference(theirs, plan.settings.model)
         if difference:
-            raise UsageError(f"training.init_from = {str(folder)!r}: {difference}")
-        return source.restore_params(
-            latest, plan.target.params
-        ), f"starts from the weights of {folder} at step {latest}"
+            raise UsageError(f"{name}: {difference}")
+        return source.restore_params(step, plan.target.params)
+
+    with Checkpoints(folder) as source:
+        newest = source.newest(read)
+    if newest is None:
+        raise UsageError(f"{name}: holds no finished checkpoint")
+    step, params, skipped = newest
+    return params, f"starts from the weights of {folder} at step {step}", tuple(map(str, skipped))
 
 
 def check_sources(settings: config.Config) -> None:

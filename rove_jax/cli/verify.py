@@ -1,0 +1,76 @@
+"""`python -m train verify --workdir DIR`: whether the checkpoints of a run are, bit for bit, what was saved."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rove_jax.cli import exits
+from rove_jax.errors import UsageError
+
+NAMED = 3
+"""How many damaged arrays of a checkpoint are named."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Verify; returns the exit code of the process: 0 if everything is whole, 1 if something is damaged."""
+    return exits.run(lambda: verify(parser().parse_args(argv)))
+
+
+def parser() -> exits.Parser:
+    """The arguments."""
+    top = exits.Parser(
+        prog="train verify",
+        description="Read every array of the checkpoints of a run and compare its digest with the one that was stored "
+        "with it. Needs neither the data nor the devices of the run, holds one array in memory at a time, changes "
+        "nothing, and may run beside the training.",
+    )
+    top.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of a run")
+    top.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step alone (default: all)")
+    return top
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """What `main` does, errors raised."""
+    from rove_jax.training.checkpoint import Checkpoints
+
+    if not arguments.workdir.is_dir():
+        raise UsageError(f"--workdir {arguments.workdir}: no such folder; give the folder of a training run")
+    with Checkpoints(arguments.workdir) as checkpoints:
+        steps = sorted([*checkpoints.losses, *checkpoints.damaged])
+        if not steps:
+            raise UsageError(f"{checkpoints.folder}: no checkpoint is saved there")
+        if arguments.step is not None and arguments.step not in steps:
+            there = ", ".join(map(str, steps))
+            raise UsageError(f"--step {arguments.step}: no such checkpoint in {arguments.workdir}; there are {there}")
+        chosen = steps if arguments.step is None else [arguments.step]
+        bad = [step for step in chosen if not whole(step, checkpoints.stored(step))]
+    if bad:
+        named = ", ".join(map(str, bad))
+        print(f"{len(bad)} of {len(chosen)} damaged ({named}); a run that goes on steps back to the newest whole one")
+    return 1 if bad else 0
+
+
+def whole(step: int, stored: Any) -> bool:
+    """Examine a checkpoint (a `Stored`), print a line about it, and return whether it is whole, or gone by now."""
+    from tqdm import tqdm
+
+    from rove_jax.training.stored import Damaged
+
+    faults, count, size = [], 0, 0
+    try:
+        total = sum(map(len, stored.metadata()["arrays"].values()))
+        with tqdm(desc=f"step {step}", total=total, unit="array", disable=None, leave=False) as bar:
+            for looked in stored.examine():
+                bar.update()
+                count, size = count + 1, size + looked.bytes
+                faults += [looked.fault] if looked.fault else []
+    except Damaged as error:
+        faults.append(str(error))
+    if faults and not stored.where.exists():
+        print(f"step {step}: deleted by its run in the meantime", flush=True)
+        return True
+    more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+    about = f"DAMAGED: {'; '.join(faults[:NAMED])}{more}" if faults else f"whole: {count} arrays, {size / 1e6:,.1f} MB"
+    print(f"step {step}: {about}", flush=True)
+    return not faults

@@ -1,0 +1,90 @@
+"""Writing one checkpoint at a time in the background, and hearing of how that went."""
+
+import contextlib
+from typing import Any
+
+import orbax.checkpoint as ocp
+from etils import epath
+
+WRITE_FAULTS = (OSError, ValueError, RuntimeError)
+"""What a failed write comes out of Orbax as: tensorstore reports a full disk as a ValueError."""
+
+TIMEOUT_SECONDS = 24 * 3600
+"""For a write; Orbax's own 20 minutes are too short for a slow disk, and a write that fails is heard of anyway."""
+
+
+class Arrays(ocp.StandardCheckpointHandler):
+    """Remembers its writers, of which Orbax forgets all but the first that fails."""
+
+    writers: Any = ()
+
+    async def async_save(self, *inputs: Any, **options: Any) -> Any:
+        self.writers = await super().async_save(*inputs, **options) or ()
+        return self.writers
+
+
+@ocp.args.register_with_handler(Arrays, for_save=True, for_restore=True)
+class ArraysArgs(ocp.args.StandardSave):
+    """Orbax finds a handler by the class of its arguments."""
+
+
+class Saver:
+    """Begins to write, and says later whether that failed. Threads start with the first write."""
+
+    def __init__(self) -> None:
+        self.arrays = {"params": Arrays(), "optimizer": Arrays()}
+        self.checkpointer: ocp.AsyncCheckpointer | None = None
+        self.error: BaseException | None = None
+
+    def save(self, where: epath.Path, items: dict[str, Any], metadata: dict[str, Any]) -> None:
+        """Begin to write trees of arrays by name, and `metadata`, to the new folder `where`, which appears when whole.
+
+        The arrays may be changed when this returns. Raises one of WRITE_FAULTS if the beginning fails already.
+        """
+        if self.checkpointer is None:
+            handlers: dict[str, Any] = {"metadata": ocp.JsonCheckpointHandler(), **self.arrays}
+            options = ocp.AsyncOptions(timeout_secs=TIMEOUT_SECONDS)
+            self.checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers), async_options=options)
+        args = {"metadata": ocp.args.JsonSave(metadata), **{name: ArraysArgs(tree) for name, tree in items.items()}}
+        try:
+            self.checkpointer.save(where, args=ocp.args.Composite(**args))
+        except WRITE_FAULTS:
+            self.join()
+            raise
+
+    def failed(self) -> bool:
+        """Whether the write has failed so far, without waiting for it."""
+        if self.error is None and self.checkpointer is not None:
+            try:
+                self.checkpointer.check_for_errors()
+            except WRITE_FAULTS as error:
+                self.error = error
+        return self.error is not None
+
+    def wait(self) -> None:
+        """Return when the write is done. Raises what it failed with, once no thread writes to its folder any more."""
+        if self.checkpointer is None:
+            return
+        if not self.failed():
+            try:
+                self.checkpointer.wait_until_finished()
+            except WRITE_FAULTS as error:
+                self.error = error
+        error, self.error = self.error, None
+        if error is not None:
+            self.checkpointer.wait_until_finished()
+            self.join()
+            raise error
+
+    def join(self) -> None:
+        """Return when no thread writes arrays any more, to a folder that is given up and about to be cleared."""
+        for handler in self.arrays.values():
+            for writer in handler.writers:
+                with contextlib.suppress(*WRITE_FAULTS):
+                    writer.result()
+            handler.writers = ()
+
+    def close(self) -> None:
+        """End the threads. Nothing may be on its way."""
+        if self.checkpointer is not None:
+            self.checkpointer.close()
