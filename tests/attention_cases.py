@@ -71,3 +71,22 @@ def oracle(q, k, v, rotary, value_rotary, seen, qp=None, kp=None):
 
 def causal(t):
     return np.tril(np.ones((t, t), bool))
+
+
+def definition(q, k, v, seen, *, rotary=ROVE, value_rotary=ROVE, turns="qkvo", **options):
+    """float64, from the absolute rotations of whatever turns."""
+    at_query = options.get("query_positions", np.arange(q.shape[1]))
+    at_key = options.get("key_positions", at_query)
+    return reference.turned_attention(
+        q,
+        k,
+        v,
+        qk_frequencies=frequencies(rotary, q.shape[3]),
+        v_frequencies=frequencies(value_rotary, q.shape[3]),
+        pairing=rotary.pairing,
+        seen=seen,
+        query_positions=at_query,
+        key_positions=at_key,
+        logit_scale=logit_scale(rotary),
+        turns=turns,
+    )

@@ -1,5 +1,6 @@
 """Calls at the edges of what `rotary_attention` takes: empty arrays, odd types, huge windows, cuts over devices."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -78,18 +79,24 @@ def test_odd_segments_heads_and_types_are_refused():
         rotary_attention.__wrapped__(*(x.astype(jnp.int32) for x in (q, k, v)), **OPTIONS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_inside_shard_map(backend):
+ROWS, HEADS = PartitionSpec(sharding.BATCH), PartitionSpec(sharding.BATCH, None, "tensor")
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "splash"])
+@pytest.mark.parametrize("queries", [ROWS, HEADS], ids=["rows", "heads of queries too"])
+def test_inside_shard_map(queries, backend):
     """Its types say what varies from device to device, and a loop may not change that of what it carries."""
-    q, k, v = inputs(b=8)
+    q, k, v = inputs(b=4, k=1)
     attend = functools.partial(rotary_attention, **OPTIONS, backend=backend)
-    rows = PartitionSpec(sharding.BATCH)
-    cut = jax.shard_map(attend, mesh=sharding.make_mesh(config.Mesh()), in_specs=rows, out_specs=rows)
+    mesh = sharding.make_mesh(config.Mesh(data=4, tensor=2))
+    cut = jax.shard_map(attend, mesh=mesh, in_specs=(queries, ROWS, ROWS), out_specs=queries)
 
     def both(function):
         return jax.jit(jax.value_and_grad(lambda *x: (function(*x) ** 2).sum(), argnums=(0, 1, 2)))(q, k, v)
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), both(cut), both(attend))
+    plain = both(functools.partial(attend, backend="xla"))
+    with interpret() if backend == "splash" else contextlib.nullcontext():
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), both(cut), plain)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -13,8 +13,8 @@ from rove_jax.attention.backends import refusal
 from rove_jax.attention.visibility import describe
 from rove_jax.config import TURNS, Rotary, Scaling
 from rove_jax.errors import UsageError
-from rove_jax.rotary import frequencies, logit_scale
-from tests.attention_cases import ROVE, causal, inputs, small_chunks  # noqa: F401
+from rove_jax.rotary import frequencies
+from tests.attention_cases import ROVE, causal, definition, inputs, small_chunks  # noqa: F401
 from tests.reference import attention as reference
 
 YARN = Rotary(scaling=Scaling(rule="yarn", factor=32.0, original_length=128))
@@ -76,25 +76,6 @@ FEATURES = {
     "custom": ({}, {"rotary": Rotary(dims=8), "value_rotary": Rotary(base=500.0, alpha=0.5)}, None),
     **{f"turns {variant}": ({}, {"turns": turns}, None) for variant, turns in TURNS.items() if variant != "custom"},
 }
-
-
-def definition(q, k, v, seen, *, rotary=ROVE, value_rotary=ROVE, turns="qkvo", **options):
-    """float64, from the absolute rotations of whatever turns."""
-    at_query = options.get("query_positions", np.arange(q.shape[1]))
-    at_key = options.get("key_positions", at_query)
-    return reference.turned_attention(
-        q,
-        k,
-        v,
-        qk_frequencies=frequencies(rotary, q.shape[3]),
-        v_frequencies=frequencies(value_rotary, q.shape[3]),
-        pairing=rotary.pairing,
-        seen=seen,
-        query_positions=at_query,
-        key_positions=at_key,
-        logit_scale=logit_scale(rotary),
-        turns=turns,
-    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -141,6 +141,15 @@ def test_odd_arguments_in_one_line(call, words, monkeypatch):
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize("backend", ["chunked", "splash"])
+def test_second_derivatives(backend):
+    def loss(q):
+        return attend(q, q, q, **OPTIONS, backend=backend).sum()
+
+    with interpret(), pytest.raises(UsageError, match="first derivatives only"):
+        jax.grad(lambda q: jax.grad(loss)(q).sum())(jnp.ones((1, 4, 2, 8)))
+
+
 def store(rotary=ROVE, heads=2):
     return Store.empty((1, 4, heads, 8), "float32", rotary=rotary, value_rotary=ROVE)
 

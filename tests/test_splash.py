@@ -20,7 +20,7 @@ from rove_jax.errors import UsageError
 from rove_jax.models import functional
 from rove_jax.models.presets import preset
 from rove_jax.rotary import frequencies
-from tests.attention_cases import ROVE, inputs
+from tests.attention_cases import ROVE, definition, inputs
 from tests.reference import attention as reference
 
 T = 37
@@ -50,21 +50,6 @@ def attend(q, k, v, **options):
 def plain(q, k, v, **options):
     """The same by xla."""
     return rotary_attention(q, k, v, rotary=ROVE, value_rotary=ROVE, is_causal=True, backend="xla", **options)
-
-
-def definition(q, k, v, seen, *, rotary=ROVE, value_rotary=ROVE, **_):
-    at = np.arange(q.shape[1])
-    return reference.turned_attention(
-        q,
-        k,
-        v,
-        qk_frequencies=frequencies(rotary, q.shape[3]),
-        v_frequencies=frequencies(value_rotary, q.shape[3]),
-        pairing=rotary.pairing,
-        seen=seen,
-        query_positions=at,
-        key_positions=at,
-    )
 
 
 # name -> (shape of the inputs, options of the call, who is seen)
@@ -193,7 +178,7 @@ class TestMesh:
         rows = PartitionSpec(("data", "fsdp", "tensor"))
         mesh = sharding.make_mesh(config.Mesh(data=2, fsdp=2, tensor=1))
         with jax.set_mesh(mesh):
-            spread = jax.shard_map(attend, in_specs=rows, out_specs=rows, check_vma=False)
+            spread = jax.shard_map(attend, in_specs=rows, out_specs=rows)
             np.testing.assert_allclose(jax.jit(spread)(*self.args), jax.jit(plain)(*self.args), atol=3e-6)
 
     @pytest.mark.parametrize(

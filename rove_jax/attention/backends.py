@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 
@@ -123,6 +123,22 @@ def choose(requested: str, call: Call, target: Target) -> Backend:
     return BACKENDS[resolve(requested, call, target).backend]
 
 
+def varying_alike(arrays: Any) -> Any:
+    """The arrays of a pytree, each said to vary over all mesh axes that one of them varies over.
+
+    Inside a caller's `jax.shard_map`, queries may be spread over more axes than keys; what a loop carries may not
+    change that. The gradient of an array so spread is summed over those axes again.
+    """
+    leaves = jax.tree.leaves(arrays)
+    over = [jax.typeof(leaf).manual_axis_type.varying for leaf in leaves]
+    every = frozenset().union(*over)
+    spread = [
+        jax.lax.pcast(leaf, tuple(every - own), to="varying") if every - own else leaf
+        for leaf, own in zip(leaves, over, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(arrays), spread)
+
+
 def serve(
     backend: Backend,
     query: jax.Array,
@@ -136,5 +152,6 @@ def serve(
 
     `turns`: the rotations of queries and keys, and of values and outputs, that a backend with `turns` is to apply.
     """
+    query, key, value, visibility = varying_alike((query, key, value, visibility))
     with jax.default_matmul_precision("highest") if query.dtype == "float32" else nullcontext():
         return backend.attend(query, key, value, visibility, scale, *(turns if backend.turns else ()))

@@ -226,7 +226,7 @@ def written(store: Store, into: Array, new: Array, segments: Int[Array, "B T"], 
 
 
 def difference(name: str, ours: Any, theirs: Any) -> tuple[str, Any, Any]:
-    """(name, value, value) of the first field in which two unequal settings differ; the whole if they are no records."""
+    """(name, value, value) of the first field in which two unequal settings differ; the whole if no records."""
     if is_dataclass(ours) and type(ours) is type(theirs):
         pairs = ((f.name, getattr(ours, f.name), getattr(theirs, f.name)) for f in fields(ours))
         field, our, their = next(pair for pair in pairs if pair[1] != pair[2])

@@ -1,6 +1,6 @@
 """What decides on an attention backend: the call, and the hardware it is for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from rove_jax.attention.visibility import Visibility
-from rove_jax.errors import require
+from rove_jax.errors import UsageError, require
 
 PLATFORMS = ("cpu", "gpu", "tpu", "unknown")
 
@@ -108,6 +108,18 @@ def interpret() -> Iterator[None]:
         yield
     finally:
         _interpreted.reset(token)
+
+
+def first_order(rule: Callable, static: int) -> Callable:
+    """A forward or backward rule, whose argument number `static` is not traced, that refuses to be differentiated:
+    kernels and loops have no derivatives of their own, and JAX would say nothing of what that means."""
+
+    def differentiated(static: Any, primals: Any, tangents: Any) -> Any:
+        raise UsageError("attention: this backend has first derivatives only; use backend='xla' for second ones")
+
+    wrapped = jax.custom_jvp(rule, nondiff_argnums=(static,))
+    wrapped.defjvp(differentiated)
+    return wrapped
 
 
 def interpreted() -> bool:

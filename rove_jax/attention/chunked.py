@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rove_jax.attention.call import first_order
 from rove_jax.attention.dense import Key, Query
 from rove_jax.attention.visibility import Visibility
 
@@ -141,7 +142,7 @@ def backward(scale: float, saved: tuple, grad: Query) -> tuple[Array, Array, Arr
     return dquery.astype(query.dtype), dkey.astype(key.dtype), dvalue.astype(value.dtype), None
 
 
-differentiable.defvjp(forward, backward)
+differentiable.defvjp(forward, first_order(backward, 0))
 
 
 def blocks(x: Array) -> Array:

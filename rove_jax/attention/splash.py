@@ -17,7 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from rove_jax.attention.call import Call, Target, interpreted
+from rove_jax.attention.call import Call, Target, first_order, interpreted
 from rove_jax.attention.dense import Key, Query
 from rove_jax.attention.splash_kernels import RESIDENT, VMEM_LIMIT, Spec, splash_backward, splash_forward, tables
 from rove_jax.attention.splash_schedule import Schedule, schedule
@@ -63,7 +63,7 @@ def splash(
         return on_device(query, key, value, ids)
     rows = PartitionSpec(tuple(name for name in BATCH if name in free))
     heads = PartitionSpec(*rows, None, "tensor" if "tensor" in free else None)
-    # Kernels say nothing about how their results vary over the mesh, which check_vma would have to know (jax 0.12).
+    # The interpreter of kernels does not pass the check where there are segments (jax 0.10 and 0.12).
     spread = jax.shard_map(
         on_device,
         in_specs=(heads, heads, heads, rows if ids is not None else None),
@@ -218,6 +218,9 @@ class Layout:
         scores = self.batch * spec.kv_heads // spec.held * heads * len(self.steps.key) * spec.block**2
         moved = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves((inputs, out_shape)))
         fields = len(self.steps)
+        # Inside a caller's shard_map, results vary over the axes that the inputs vary over.
+        axes = jax.typeof(inputs[2]).manual_axis_type
+        out_shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=axes), out_shape)
         return pl.pallas_call(
             lambda *refs: kernel(Schedule(*refs[:fields]), *refs[fields:], spec=spec),
             grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -287,4 +290,4 @@ def backward(spec: Spec, saved: tuple, grad: Array) -> tuple[Array, Array, Array
     return parts.sum(0).astype(dtype), dkey, dvalue, None
 
 
-attention.defvjp(forward, backward)
+attention.defvjp(first_order(forward, 4), first_order(backward, 0))

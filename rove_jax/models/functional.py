@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -98,7 +99,8 @@ def check_tokens(cfg: Model, tokens_bt: Array) -> None:
     if not jnp.issubdtype(tokens_bt.dtype, jnp.integer):
         raise UsageError(f"tokens of dtype {tokens_bt.dtype}: must be integers")
     if not isinstance(tokens_bt, Tracer) and tokens_bt.size:
-        for token in (tokens_bt.min(), tokens_bt.max()):
+        known = np.asarray(tokens_bt)  # in numpy: inside a jit, jax would trace even what is known
+        for token in (known.min(), known.max()):
             require(0 <= token < cfg.vocab, "token", int(token), f"the vocabulary has 0 to {cfg.vocab - 1}")
 
 
