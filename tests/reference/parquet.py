@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-
 from reference import text as oracle
 
 Row = tuple[str, Any]
