@@ -69,15 +69,16 @@ def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Plan:
     if rows % (ways * parts):
         needs = f"{parts} accumulation parts on {ways} devices (mesh.data x mesh.fsdp)"
         raise UsageError(f"training.batch_size = {rows}: does not divide into {needs}")
-    choice = choose_attention(settings, mesh)
     adamw = optimizer.make(settings.optimizer, settings.training.steps, functional.axes(settings.model))
+    target = state.abstract(settings, adamw, mesh)
+    choice = choose_attention(settings, mesh)
     return Plan(
         settings=settings,
         mesh=mesh,
         choice=choice,
         model=dataclasses.replace(settings.model, attention=choice.backend),
         optimizer=adamw,
-        target=state.abstract(settings, adamw, mesh),
+        target=target,
         parameter_count=accounting.parameter_count(settings.model),
     )
 
