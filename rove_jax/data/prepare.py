@@ -50,13 +50,7 @@ def ensure(data: Data, *, progress: bool = False) -> Prepared:
     found = named(data)
     if found is not None:
         return found
-    source, tokenizer = sources.load(data), tokenizers.load(data)
-    size = documents.size(source)
-    if size > SMALL:
-        raise UsageError(
-            f"data.source = {data.source!r}: {size / 1e6:,.0f} MB is too much to prepare on the way; "
-            f"run {prepared.command(data, 'DIR')}, then set data.prepared to DIR"
-        )
+    source, tokenizer = small_source(data), tokenizers.load(data)
     key = identify(source, tokenizer, data.context_length)
     folder = cache_folder(data) / f"{source.name}-{data.tokenizer}-{data.context_length}-{key}"
     if not (folder / MANIFEST).is_file():
@@ -69,6 +63,24 @@ def named(data: Data) -> Prepared | None:
     if data.mixture:
         return mixture.load(data)
     return prepared.load(Path(data.prepared).expanduser(), data) if data.prepared is not None else None
+
+
+def check(data: Data) -> None:
+    """Raise the `UsageError` that `ensure` would raise for data that are not there. Makes nothing and reads little."""
+    if named(data) is None:
+        small_source(data)
+
+
+def small_source(data: Data) -> Source:
+    """The source that `data` names. Raises `UsageError` if it is not there, or too large to prepare unasked."""
+    source = sources.load(data)
+    size = documents.size(source)
+    if size > SMALL:
+        raise UsageError(
+            f"data.source = {data.source!r}: {size / 1e6:,.0f} MB is too much to prepare on the way; "
+            f"run {prepared.command(data, 'DIR')}, then set data.prepared to DIR"
+        )
+    return source
 
 
 def cache_folder(data: Data) -> Path:

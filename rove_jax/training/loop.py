@@ -80,20 +80,13 @@ def run(
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         if folder:
             folder.write(RECORD, record)
-            lines = [*plan.lines(), about(prepared, settings), f"run            {workdir}: {start.source}"]
+            data = prepared.about(settings.training.steps * settings.training.batch_size)
+            lines = [*plan.lines(), f"data           {data}", f"run            {workdir}: {start.source}"]
             for line in [*lines, *(f"skipped        {line}" for line in start.skipped)]:
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
             return trainer.train(start, end, workdir, request, profile_steps=profile_steps, writer=writer)
-
-
-def about(prepared: prepare.Prepared, settings: config.Config) -> str:
-    """What there is to train on, and how often the run reads it."""
-    counts = prepared.manifest["splits"]["train"]
-    epochs = settings.training.steps * settings.training.batch_size / counts["windows"]
-    amount = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, read {epochs:.2g} times"
-    return f"data           {prepared.path}: {amount}"
 
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:

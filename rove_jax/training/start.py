@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rove_jax import config
-from rove_jax.data import prepared, sources
+from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
 from rove_jax.training.checkpoint import Checkpoints
@@ -73,11 +73,8 @@ def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str, tupl
 
 def check_sources(settings: config.Config) -> None:
     """Raise `UsageError` if what a run would read is not there. Makes nothing and reads little."""
-    data, origin = settings.data, settings.training.init_from
-    if data.prepared is None:
-        sources.load(data)
-    else:
-        prepared.load(Path(data.prepared), data)
+    prepare.check(settings.data)
+    origin = settings.training.init_from
     if origin is not None:
         with Checkpoints(Path(origin)) as found:
             if found.latest() is None:
