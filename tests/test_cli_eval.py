@@ -160,6 +160,8 @@ def test_generate_scales_frequencies_as_perplexity_does(trained, run, monkeypatc
     words = ("generate", "--workdir", trained / "rove", "--prompt", "the état", "--max-new-tokens", 23)
     run(*words)
     run(*words, "--scaling", "yarn")
+    _, _, notes = run(*words[:-1], 2, "--scaling", "yarn")
+    assert "within the training length, 16; nothing is scaled" in notes[0]
     run(*words, "--scaling", "dynamic_ntk", "--value-scaling", "none")
     plain, yarn, dynamic = models
     assert plain == zoo.load_model(trained / "rove").config.model

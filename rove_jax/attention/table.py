@@ -1,5 +1,7 @@
 """The table of backends and features in the README, from the resolver: `python -m rove_jax.attention.table`."""
 
+import os
+import sys
 from dataclasses import replace
 
 from rove_jax.attention.backends import BACKENDS, HARDWARE, refusal
@@ -55,4 +57,7 @@ def markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(markdown())
+    try:
+        print(markdown(), flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -45,16 +45,20 @@ def parser() -> exits.Parser:
     new.add_argument("--workdir", type=Path, required=True, help="a run folder")
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
     new.add_argument("--prompt", required=True, help='text to continue; "" begins a document')
-    new.add_argument("--max-new-tokens", type=int, default=80)
-    new.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token each time")
-    new.add_argument("--top-k", type=int)
-    new.add_argument("--top-p", type=float)
-    new.add_argument("--seed", type=int, default=0)
+    new.add_argument("--max-new-tokens", type=int, default=80, metavar="N", help="at most so many (default: 80)")
+    new.add_argument(
+        "--temperature", type=float, default=0.8, help="0 takes the most likely token each time (default: 0.8)"
+    )
+    new.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens (default: all)")
+    new.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the fewest tokens of probability P together (default: all)"
+    )
+    new.add_argument("--seed", type=int, default=0, help="of the draws; the same one gives the same text (default: 0)")
     new.add_argument(
         "--scaling",
         choices=get_args(ScalingRule),
         default="none",
-        help="frequency scaling, as in perplexity at a length of the prompt and all new tokens",
+        help="frequency scaling, as in perplexity at a length of the prompt and all new tokens (default: none)",
     )
     new.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
     new.set_defaults(run=sample)
@@ -160,11 +164,12 @@ def sample(arguments: argparse.Namespace) -> None:
     tokenizer = run.tokenizer
     prompt = tokenizer.encode(arguments.prompt)
     trained = run.config.data.context_length
-    if len(prompt) + arguments.max_new_tokens > trained:
-        print(
-            f"note: {len(prompt)} + {arguments.max_new_tokens} tokens go past the training length, {trained}",
-            file=sys.stderr,
-        )
+    length = max(len(prompt), 1) + arguments.max_new_tokens
+    sizes = f"{len(prompt)} + {arguments.max_new_tokens} tokens"
+    if length > trained:
+        print(f"note: {sizes} go past the training length, {trained}", file=sys.stderr)
+    elif arguments.scaling != "none":
+        print(f"note: {sizes} are within the training length, {trained}; nothing is scaled", file=sys.stderr)
     # A character may be spread over several tokens: the decoder holds its bytes back until it is whole.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -173,7 +178,6 @@ def sample(arguments: argparse.Namespace) -> None:
             print(decoder.decode(tokenizer.decode_bytes(tokens_b)), end="", flush=True)
 
     print(tokenizer.decode(prompt), end="", flush=True)
-    length = max(len(prompt), 1) + arguments.max_new_tokens
     values = arguments.value_scaling == "same"
     generate(
         scaled(run.config.model, arguments.scaling, training_length=trained, length=length, values=values),

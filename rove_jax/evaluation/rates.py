@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from rove_jax.evaluation import results, speed
 from rove_jax.evaluation.speed import Program
-from rove_jax.evaluation.tables import number, table
+from rove_jax.evaluation.tables import table
 from rove_jax.evaluation.workload import Workload
 from rove_jax.models import accounting
 from rove_jax.training import machine
@@ -94,8 +94,11 @@ def baseline(program: Program, times: dict[Program, list[float]], variant: str) 
     """The seconds of the same program of the first variant; None of the first variant itself."""
     if program.variant == variant:
         return None
-    same = (program.name, program.backend, program.filled)
-    [found] = [s for p, s in times.items() if (p.name, p.backend, p.filled) == same and p.variant == variant]
+
+    def of(p: Program) -> tuple:
+        return p.name, p.filled, p.choice and p.choice.backend
+
+    [found] = [seconds for p, seconds in times.items() if of(p) == of(program) and p.variant == variant]
     return found
 
 
@@ -125,25 +128,28 @@ def record(
 
 
 def speed_table(document: dict) -> str:
-    """A row per program: rate, time of a call, utilisation, memory, compile time, ratio to the first variant."""
-    first = document["settings"]["variants"][0]
-    header = ["program", "variant", "attention", "tokens/s", "ms", "% of product", "% of sheet", "MiB", "compile s"]
-    rows = [
-        [
-            name_of(r),
-            r["variant"],
-            r["backend"],
-            three_digits(r["tokens_per_second"]),
-            three_digits(1000 * r["seconds"]["median"]),
-            number(100 * r["utilisation"]["of_product"], 1),
-            number(r["utilisation"]["of_data_sheet"] and 100 * r["utilisation"]["of_data_sheet"], 1),
-            "-" if r["memory"] is None else f"{r['memory']['total'] / 2**20:,.0f}",
-            f"{r['compile_seconds']:.1f}",
-            ratio_of(r["ratio"]),
-        ]
-        for r in document["results"]
-    ]
-    return table([*header, f"time / {first}"], rows)
+    """A row per program: rate, time of a call, utilisation, memory, compile time, ratio to the first variant.
+
+    Columns that say nothing are left out: of one backend alone, which the caption names, and of no data sheet.
+    """
+    found = document["results"]
+    columns: dict[str, Callable[[dict], str]] = {
+        "program": name_of,
+        "variant": lambda r: r["variant"],
+        "attention": lambda r: r["backend"],
+        "tokens/s": lambda r: three_digits(r["tokens_per_second"]),
+        "ms": lambda r: three_digits(1000 * r["seconds"]["median"]),
+        "% of product": lambda r: three_digits(100 * r["utilisation"]["of_product"]),
+        "% of sheet": lambda r: three_digits(100 * r["utilisation"]["of_data_sheet"]),
+        "MiB": lambda r: "-" if r["memory"] is None else three_digits(r["memory"]["total"] / 2**20),
+        "compile s": lambda r: f"{r['compile_seconds']:.1f}",
+        f"time / {document['settings']['variants'][0]}": lambda r: ratio_of(r["ratio"]),
+    }
+    if len({(r["what"], r["backend"]) for r in found}) == len({r["what"] for r in found}):
+        del columns["attention"]
+    if document["whole"]["data_sheet_flops_per_second"] is None:
+        del columns["% of sheet"]
+    return table(list(columns), [[show(r) for show in columns.values()] for r in found])
 
 
 def three_digits(value: float) -> str:
@@ -157,17 +163,23 @@ def name_of(record: dict) -> str:
 
 
 def ratio_of(ratio: dict | None) -> str:
-    """Median and quartiles."""
-    if ratio is None:
-        return "-"
+    """Median and, of more than one round, quartiles."""
+    if ratio is None or ratio["pairs"] == 1:
+        return "-" if ratio is None else f"{ratio['median']:.3f}"
     return f"{ratio['median']:.3f} ({ratio['lower_quartile']:.3f} to {ratio['upper_quartile']:.3f})"
 
 
 def changes(settings: dict) -> str:
     """What was asked for beside the preset, for a title."""
     layers, dtype = settings["layers"], settings["dtype"]
-    asked = [f"{layers} layers alone" if layers else "", dtype or ""]
+    asked = [f"{layers} layer{'s' if layers > 1 else ''} alone" if layers else "", dtype or ""]
     return f" ({', '.join(x for x in asked if x)})" if any(asked) else ""
+
+
+def busy(provenance: dict) -> str:
+    """A warning where other work had the CPUs as the measurement began, else nothing."""
+    load, cpus = provenance["load_before"], int(provenance["host"].split(" x ")[0])
+    return "; OTHER WORK WAS RUNNING: trust ratios, not rates" if load is not None and load > cpus / 2 else ""
 
 
 def speed_caption(document: dict) -> str:
@@ -180,18 +192,22 @@ def speed_caption(document: dict) -> str:
         programs = chosen.setdefault(f"{r['backend']} ({r['reason']})", [])
         programs += [] if r["what"] in programs else [r["what"]]
     lines = {
-        "measured": f"medians of {settings['rounds']} rounds; ratios are paired by round, with quartiles",
+        "measured": "one round"
+        if settings["rounds"] == 1
+        else f"medians of {settings['rounds']} rounds; ratios are paired by round, with quartiles",
         "matrix product": f"{whole['product_flops_per_second'] / 1e9:,.0f} GFLOP/s measured; {known}",
         "peak memory": f"{peak['bytes'] / 2**20:,.0f} MiB ({peak['of']}) with all programs; "
         "MiB below: what the compiler plans for one program, on one device",
         "attention": "; ".join(f"{', '.join(programs)}: {backend}" for backend, programs in chosen.items()),
         "repeatable": f"deterministic GPU kernels {'' if made['deterministic'] else 'not '}asked for in XLA_FLAGS",
-        "host": f"{made['host']}; load {made['load_before']} before, {made['load_after']} after",
+        "host": f"{made['host']}; load {made['load_before']} before, {made['load_after']} after{busy(made)}",
         "utilisation": CONVENTION,
     }
     size = f"{settings['batch_size']} x {settings['context_length']} tokens"
     where = f"{made['devices']} x {made['device']} ({made['platform']})"
     title = f"Speed of {settings['preset']}{changes(settings)}, {size}, on {where}"
+    if made["platform"] != "gpu":
+        del lines["repeatable"]
     wrapped = (
         textwrap.fill(text, 118, initial_indent=f"{name:16}", subsequent_indent=" " * 16)
         for name, text in lines.items()

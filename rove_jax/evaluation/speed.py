@@ -77,6 +77,8 @@ class Shared:
 def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], Any]) -> tuple[list[Program], Mesh]:
     """The programs `what` of every variant and backend, variants next to each other, and the mesh they are for.
 
+    Backends that come to the same one, such as "auto" and what it chooses, share a program.
+
     `advance` is told of each one compiled.
 
     Raises `UsageError`, before the first is compiled, for a backend that cannot serve.
@@ -89,7 +91,12 @@ def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], An
     first = next(iter(made.values()))
     chosen = {(name, *key): cached(plan, name) for name in what for key, plan in made.items()}
     shared, programs = Shared(first), [product(first)]
+    there: set[tuple[str, str, str]] = set()
     for (name, backend, variant), (model, choice) in chosen.items():
+        if (name, variant, choice.backend) in there:  # "auto" beside what it comes to
+            advance()
+            continue
+        there.add((name, variant, choice.backend))
         plan, build = made[backend, variant], {"train": train, "prefill": prefill, "decode": decode}[name]
         with jax.set_mesh(plan.mesh):
             found = build(plan, model, shared)
