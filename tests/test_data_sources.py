@@ -264,7 +264,7 @@ def test_the_command_takes_a_recipe(tmp_path, capsys):
         (["sotu", "--out", "x", "--window", "1"], "data.context_length = 0: must be at least 1"),
         (["sotu", "--out", "x", "--held-out", "1"], "data.held_out = 1.0: must lie between 0 and 1"),
         (["sotu", "--out", "x", "--workers", "0"], "--workers 0: must be at least 1"),
-        (["sotu", "--out", "x", "--workers", "2", "--beam", ""], "not allowed with"),
+        (["sotu", "--out", "x", "--workers", "2", "--beam"], "not allowed with"),
         (["sotu", "--out", "gs://bucket/x"], "--out gs://bucket/x: ArrayRecord files are written to a disk"),
         (["fineweb-edu", "--path", "nowhere", "--out", "x"], "data.path = 'nowhere': no such file or folder"),
     ],

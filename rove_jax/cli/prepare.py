@@ -37,7 +37,7 @@ def parser() -> exits.Parser:
     fields.add_argument("--window", type=int, metavar="TOKENS", help="tokens of a record: data.context_length + 1")
     work = top.add_mutually_exclusive_group()
     work.add_argument("--workers", type=int, metavar="N", help="processes; without it, one for each CPU")
-    work.add_argument("--beam", metavar="OPTIONS", help="do it by Apache Beam, with its pipeline options in one word")
+    work.add_argument("--beam", nargs="*", metavar="NAME=VALUE", help="do it by Apache Beam; its pipeline options")
     top.add_argument(
         "--on-damage", choices=("stop", "skip"), default="stop", help="what cannot be read ends it, or is left out"
     )

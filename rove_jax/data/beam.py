@@ -8,23 +8,28 @@ The folder of the dataset, the source and the tokenizer's files must be the same
 bucket that is mounted.
 """
 
-import shlex
 from collections.abc import Callable, Sequence
 
 from rove_jax.data.shards import Job, Maker, Report
 from rove_jax.errors import RunError, UsageError
 
 
-def execute(options: str) -> Callable[[Job, Sequence[int], Report], None]:
-    """An `Execute` of `prepare` with Beam's pipeline options, such as `--runner=FlinkRunner --flink_master=HOST:8081`.
+def execute(options: Sequence[str]) -> Callable[[Job, Sequence[int], Report], None]:
+    """An `Execute` of `prepare` with Beam's pipeline options, such as `runner=FlinkRunner`, `flink_master=HOST:8081`.
 
-    Nothing is reported on the way but by the runner itself. Raises `UsageError` without the package.
+    Nothing is reported on the way but by the runner itself. Raises `UsageError` without the package, or for a runner
+    that does not exist.
     """
     try:
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
     except ModuleNotFoundError as error:
         raise UsageError("--beam: needs the package apache-beam; pip install apache-beam") from error
+
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"--beam {' '.join(options)}: {error}") from error
 
     class Make(beam.DoFn):
         def __init__(self, job: Job) -> None:
@@ -38,7 +43,7 @@ def execute(options: str) -> Callable[[Job, Sequence[int], Report], None]:
 
     def run(job: Job, pieces: Sequence[int], report: Report) -> None:
         try:
-            with beam.Pipeline(options=PipelineOptions(shlex.split(options))) as pipeline:
+            with pipeline:
                 numbers = pipeline | "pieces" >> beam.Create(pieces) | "apart" >> beam.Reshuffle()
                 _ = numbers | "make" >> beam.ParDo(Make(job))
         except RuntimeError as error:  # what an element raised comes back as one of these, with the runner's account
