@@ -163,8 +163,8 @@ def test_generate_scales_frequencies_as_perplexity_does(trained, run, monkeypatc
     _, _, notes = run(*words[:-1], 2, "--scaling", "yarn")
     assert "within the training length, 16; nothing is scaled" in notes[0]
     run(*words, "--scaling", "dynamic_ntk", "--value-scaling", "none")
-    plain, yarn, dynamic = models
-    assert plain == zoo.load_model(trained / "rove").config.model
+    plain, yarn, short, dynamic = models
+    assert plain == short == zoo.load_model(trained / "rove").config.model
     # 9 + 23 tokens are twice the training length.
     assert yarn == plain.with_scaling(Scaling("yarn", factor=2.0, original_length=16))
     assert dynamic == plain.with_scaling(Scaling("dynamic_ntk", original_length=16, length=32), values=False)
