@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rove_jax import config as settings
 from rove_jax.config import Config, from_dict, to_dict
+from rove_jax.config.serial import decode
 from rove_jax.errors import UsageError, nearest
 
 
@@ -48,7 +49,8 @@ def read(path: Path) -> Config:
     except SyntaxError as error:
         raise UsageError(f"{error.filename or path}:{error.lineno or 1}: {error.msg}") from error
     except Exception as error:  # the file's own code: whatever it raises is the fault of that file
-        raise UsageError(f"{place(error, path)}: {unknown(error) or f'{type(error).__name__}: {error}'}") from error
+        what = unknown(error) or wrong_type(error) or f"{type(error).__name__}: {error}"
+        raise UsageError(f"{place(error, path)}: {what}") from error
     raise UsageError(f"{path}: config() returned {type(result).__name__}; it must return a rove_jax.config.Config")
 
 
@@ -65,6 +67,21 @@ def unknown(error: Exception) -> str | None:
     if not found or not dataclasses.is_dataclass(cls):
         return None
     return f"{found[1]} has no field {found[2]}{nearest(found[2], [field.name for field in dataclasses.fields(cls)])}"
+
+
+def wrong_type(error: Exception) -> str | None:
+    """In words, which field of ours has a value of another type, over which its checks stumbled; None if it is not so."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        made = frame.f_locals.get("self")
+        if frame.f_code.co_name != "__post_init__" or not dataclasses.is_dataclass(made):
+            continue
+        for name, hint in typing.get_type_hints(type(made)).items():
+            try:
+                if not dataclasses.is_dataclass(hint):
+                    decode(hint, getattr(made, name), f"{type(made).__name__}.{name}")
+            except UsageError as found:
+                return str(found)
+    return None
 
 
 def override(config: Config, words: Sequence[str]) -> Config:

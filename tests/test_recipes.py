@@ -133,6 +133,10 @@ def test_every_field_has_a_flag_and_none_is_a_subcommand(recipe: Path, capfd) ->
         ("def half():\n    return 1 / 0\n\ndef config():\n    return half()\n", "recipe.py:2: ZeroDivisionError"),
         (RECIPE.replace("seed", "sede"), "recipe.py:6: Config has no field sede; did you mean seed?"),
         (RECIPE.replace("window", "windw"), "recipe.py:6: Model has no field windw; did you mean window?"),
+        (
+            "from rove_jax.config import Training\n\ndef config():\n    return Training(steps='50')\n",
+            "recipe.py:4: Training.steps = '50': must be int",
+        ),
         ("def f(a):\n    return a\n\ndef config():\n    return f(b=1)\n", "recipe.py:5: TypeError: f() got an unexp"),
         ("x = '\0'\n", "recipe.py:1: "),
         (RECIPE.replace("64", "0"), "model.window = 0: must be a whole number, at least 1"),
