@@ -22,7 +22,7 @@ def parser() -> exits.Parser:
     top = exits.Parser(
         prog="train verify",
         description="Read every array of the checkpoints of a run and compare its digest with the one that was stored "
-        "with it. Needs neither the data nor the devices of the run, holds one array in memory at a time, changes "
+        "with it, on the CPU. Needs neither the data nor the devices of the run, holds one array in memory at a time, changes "
         "nothing, and may run beside the training.",
     )
     top.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of a run")
@@ -32,8 +32,11 @@ def parser() -> exits.Parser:
 
 def verify(arguments: argparse.Namespace) -> int:
     """What `main` does, errors raised."""
+    import jax
+
     from rove_jax.training.checkpoint import Checkpoints
 
+    jax.config.update("jax_platforms", "cpu")  # the accelerators may be in the hands of the run itself
     if not arguments.workdir.is_dir():
         raise UsageError(f"--workdir {arguments.workdir}: no such folder; give the folder of a training run")
     with Checkpoints(arguments.workdir) as checkpoints:

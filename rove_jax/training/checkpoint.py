@@ -163,9 +163,9 @@ class Checkpoints:
 
     def check_arrays(self, step: int) -> None:
         """Raise `Damaged` if any array at `step` is; they are read one by one."""
-        fault = self.stored(step).first_fault()
-        if fault:
-            raise self.stored(step).damaged(fault)
+        for looked in self.stored(step).examine():
+            if looked.fault:
+                raise self.stored(step).damaged(looked.fault)
 
     @property
     def owed(self) -> bool:
