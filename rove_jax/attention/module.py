@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from rove_jax.attention.backends import check_name
 from rove_jax.attention.cache import Store, cached_attention
-from rove_jax.attention.projection import as_matrices
+from rove_jax.attention.projection import product
 from rove_jax.attention.rotary_attention import check_turns, rotary_attention
 from rove_jax.attention.visibility import check_window
 from rove_jax.config import Rotary
@@ -58,7 +58,7 @@ class RotaryAttention(nnx.Module):
                 (heads, head_dim),
                 use_bias=bias,
                 dtype=jnp.dtype(dtype),
-                dot_general=as_matrices,
+                dot_general=product,
                 kernel_init=kernel_init,
                 kernel_metadata={"axes": ("model", axis, "head_dim")},
                 bias_metadata={"axes": (axis, "head_dim")},
@@ -74,7 +74,7 @@ class RotaryAttention(nnx.Module):
             axis=(-2, -1),
             use_bias=bias,
             dtype=jnp.dtype(dtype),
-            dot_general=as_matrices,
+            dot_general=product,
             kernel_init=out_init or kernel_init,
             kernel_metadata={"axes": ("heads", "head_dim", "model")},
             bias_metadata={"axes": ("model",)},

@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rove_jax.attention import RotaryAttention, Store
-from rove_jax.attention.projection import as_matrices
+from rove_jax.attention.projection import product
 from rove_jax.config import Model
 
 INIT_STD = 0.02
@@ -44,7 +44,7 @@ class MLP(nnx.Module):
                 outputs,
                 use_bias=cfg.bias,
                 dtype=jnp.dtype(cfg.dtype),
-                dot_general=as_matrices,
+                dot_general=product,
                 kernel_init=nnx.initializers.normal(std),
                 kernel_metadata={"axes": axes},
                 bias_metadata={"axes": axes[1:]},
