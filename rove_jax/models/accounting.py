@@ -25,6 +25,11 @@ def forward_flops(cfg: Model, new: int, *, before: int = 0, logits: int | None =
     query, kv = cfg.query_heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
     weights = cfg.layers * (cfg.width * (2 * query + 2 * kv) + 2 * cfg.width * cfg.mlp_width)
     unembedding = cfg.vocab * cfg.width * (new if logits is None else logits)
+    return 2.0 * (weights * new + unembedding) + attention_flops(cfg, new, before=before)
+
+
+def attention_flops(cfg: Model, new: int, *, before: int = 0) -> float:
+    """The part of `forward_flops` that is scores and their product with values, of all layers."""
 
     def seen(tokens: int) -> float:
         """Keys that the first `tokens` tokens see: 1, 2, ..., window, and window each from there on."""
@@ -32,7 +37,7 @@ def forward_flops(cfg: Model, new: int, *, before: int = 0, logits: int | None =
         return full * (full + 1) / 2 + (tokens - full) * full
 
     keys = seen(before + new) - seen(before)
-    return 2.0 * (weights * new + unembedding) + cfg.layers * 2.0 * 2.0 * query * keys
+    return cfg.layers * 2.0 * 2.0 * cfg.query_heads * cfg.head_dim * keys
 
 
 def flops_per_token(cfg: Model, context_length: int) -> float:

@@ -45,6 +45,8 @@ class Array:
     """Axes from the slowest to the fastest (HLO writes them the other way round)."""
     tiles: tuple[tuple[int, ...], ...] = ()
     """The tile that the fastest axes are cut into, then the tile that this one is cut into, and so on."""
+    space: int = 0
+    """0: the device's memory. On a TPU 1 is memory on the chip, on all 5 the memory of the host."""
 
     @staticmethod
     def all_in(text: str) -> tuple["Array", ...]:
@@ -59,7 +61,9 @@ class Array:
         axes = tuple(int(axis) for axis in order.split(",") if axis) or tuple(reversed(range(len(dims))))
         found = re.search(r"T((?:\([\d,]+\))+)", rest)
         tiles = re.findall(r"\(([\d,]+)\)", found[1]) if found else []
-        return Array(dtype, dims, axes[::-1], tuple(tuple(map(int, tile.split(","))) for tile in tiles))
+        space = re.search(r"S\((\d+)\)", rest)
+        sizes = tuple(tuple(map(int, tile.split(","))) for tile in tiles)
+        return Array(dtype, dims, axes[::-1], sizes, int(space[1]) if space else 0)
 
     @property
     def bits(self) -> int:
@@ -89,13 +93,15 @@ def padded(sizes: Sequence[int], tiles: Sequence[Sequence[int]]) -> int:
 
 
 class Instruction(NamedTuple):
-    """One instruction. `operands` are names of the same computation, `text` everything after the operands."""
+    """One instruction. `operands` are names of the same computation, `inside` is what stands where operands do (the
+    value of a constant, the number of a parameter), `text` everything after it."""
 
     computation: str
     name: str
     results: tuple[Array, ...]
     opcode: str
     operands: tuple[str, ...]
+    inside: str
     text: str
 
     @property
@@ -146,21 +152,13 @@ class Module:
         """Bytes of operands and results, as laid out."""
         return sum(array.bytes for array in (*self.operands(instruction), *instruction.results))
 
-    def collectives(self) -> dict[str, dict[str, int]]:
-        """Kind to {"count", "bytes"}: the bytes are those of the operands or of the results, whichever are more."""
-        found: dict[str, dict[str, int]] = {}
-        for i in self.instructions:
-            kind = i.opcode.removesuffix("-start")
-            if kind not in COLLECTIVES:
-                continue
-            before = sum(array.bytes for array in self.operands(i))
-            after = sum(array.bytes for array in i.results)
-            if i.opcode.endswith("-start") and len(i.results) > len(i.operands):
-                after -= before  # its result is the pair of both
-            sums = found.setdefault(kind, {"count": 0, "bytes": 0})
-            sums["count"] += 1
-            sums["bytes"] += max(before, after)
-        return found
+    def handed(self, collective: Instruction) -> int:
+        """Bytes of the operands of a collective or of its results, whichever are more."""
+        before = sum(array.bytes for array in self.operands(collective))
+        after = sum(array.bytes for array in collective.results)
+        if collective.opcode.endswith("-start") and len(collective.results) > len(collective.operands):
+            after -= before  # its result is the pair of both
+        return max(before, after)
 
     def squares(self, length: int) -> Counter[str]:
         """Arrays in memory that have the axis `length` twice, such as the scores [B, N, T, T], with their counts."""
@@ -235,8 +233,9 @@ def instruction(computation: str, line: str) -> Instruction:
     opcode = OPCODE.match(rest, end)
     assert opcode, line
     stop = closing(rest, opcode.end() - 1)
-    operands = tuple(NAME.findall(rest[opcode.end() : stop]))
-    return Instruction(computation, head[1], Array.all_in(rest[:end]), opcode[1], operands, rest[stop:])
+    inside = rest[opcode.end() : stop - 1]
+    operands = tuple(NAME.findall(inside))
+    return Instruction(computation, head[1], Array.all_in(rest[:end]), opcode[1], operands, inside, rest[stop:])
 
 
 def closing(text: str, start: int = 0) -> int:
