@@ -1,7 +1,10 @@
 """Preparation: what is on the disk is exactly the text, in TFDS's form, and appears whole or not at all."""
 
 import hashlib
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,3 +234,30 @@ def test_a_large_source_is_not_prepared_on_the_way(books, tmp_path, monkeypatch)
     data = Data(source="files", path=data.path, context_length=LENGTH, cache=str(tmp_path))
     with pytest.raises(UsageError, match=r"too much.*rove-prepare files --path .* --window 17 --out DIR"):
         prepare.ensure(data)
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from rove_jax.data import records
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+if len(sys.argv) > 2:
+    records.stay_open = lambda files: None
+reader = records.Reader(folder, "train_windows", [(records.file_name("train_windows", n, 100), 1) for n in range(100)])
+print([records.payload(record)[0] for record in reader.read(range(100))] == list(range(100)))
+"""
+
+
+def test_more_files_than_a_process_may_open_at_first(tmp_path):
+    for index in range(100):
+        writer = records.Writer(tmp_path / records.file_name("train_windows", index, 100))
+        writer.write(bytes([index]) * 20)
+        writer.close()
+    root = Path(__file__).resolve().parent.parent
+    words = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done, not_raised = (
+        subprocess.run([*words, *more], cwd=root, capture_output=True, text=True) for more in ([], ["x"])
+    )
+    assert done.stdout == "True\n", done.stderr
+    assert not_raised.returncode, "the limit is one"

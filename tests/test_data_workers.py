@@ -207,3 +207,33 @@ def test_unfinished_work_on_something_else_is_not_thrown_away(tmp_path):
     with pytest.raises(UsageError, match=r"\.out\.partial: is the unfinished work on another dataset; delete it"):
         prepare.build(Scripted(tmp_path), DATA, tmp_path / "out", key="another")
     assert len(list((tmp_path / ".out.partial" / "parts").glob("*.json"))) == 5
+
+
+# The command
+
+COMMAND = """
+import sys
+if __name__ == "__main__":
+    from rove_jax.cli import prepare
+    from rove_jax.data import shards
+    shards.PIECE_BYTES = 1500
+    sys.exit(prepare.main(sys.argv[1:]))
+"""
+
+
+def test_the_command_with_two_workers_ends_with_one_line_when_one_meets_damage(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra: parquet)")
+    from reference import parquet as made
+
+    made.write(tmp_path / "files")
+    whole = (tmp_path / "files" / "2.parquet").read_bytes()
+    (tmp_path / "files" / "2.parquet").write_bytes(whole[:-1])
+    words = ["parquet", "--path", str(tmp_path / "files"), "--window", "17", "--held-out", "0.3", "--workers", "2"]
+    words = [sys.executable, "-c", COMMAND, *words, "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: 2.parquet: cannot be read")
+    done = subprocess.run([*words, "--on-damage", "skip"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "1 damaged places" in done.stdout and " tokens/s" in done.stdout

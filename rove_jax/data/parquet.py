@@ -25,7 +25,9 @@ LONG = 16_384
 ID = "id"
 """The column of ids. Without one, or where a row has none, a document is known by its file and row."""
 UNREADABLE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
-"""What pyarrow raises for a file that is cut short or has wrong bytes, or that the system cannot read."""
+"""What pyarrow raises for a file that is cut short or has wrong bytes; or that cannot be reached, see `damage_of`."""
+RETRY = 30
+"""Seconds after which a bucket that does not answer is given up; pyarrow's own limit is 15 minutes."""
 
 
 class File(NamedTuple):
@@ -54,7 +56,8 @@ def load(data: Data) -> "Parquet":
         )
     try:
         if "://" in data.path:
-            system, root = fs.FileSystem.from_uri(data.path)
+            joined = "&" if "?" in data.path else "?"
+            system, root = fs.FileSystem.from_uri(f"{data.path}{joined}retry_limit_seconds={RETRY}")
         else:
             system, root = fs.LocalFileSystem(), str(Path(data.path).expanduser().resolve())
         kind = system.get_file_info(root).type
@@ -112,7 +115,7 @@ class Parquet:
                     groups = [parquet.metadata.row_group(group) for group in range(parquet.num_row_groups)]
                     texts = tuple(group.column(columns.index(self.feature)).total_uncompressed_size for group in groups)
         except UNREADABLE as error:
-            damage = f"cannot be read ({first_line(error)})"
+            damage = damage_of(error, name)
         return File(name, size, hashlib.sha256(footer).hexdigest(), damage, texts)
 
     def documents(self, unit: int = 0) -> Iterator[Text | Damage]:
@@ -131,7 +134,7 @@ class Parquet:
         except MemoryError as error:
             raise RunError(f"{where}: does not fit into memory; use fewer --workers") from error
         except UNREADABLE as error:
-            yield Damage(where, f"cannot be read ({first_line(error)})")
+            yield Damage(where, damage_of(error, where))
             return
         for row in range(table.num_rows):
             try:
@@ -169,6 +172,16 @@ def is_text(kind: pyarrow.DataType) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
     return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind)
+
+
+def damage_of(error: Exception, where: str) -> str:
+    """What is wrong with the bytes at `where`, in words. Raises `RunError` if none were had, which is no damage.
+
+    pyarrow says both by an `OSError`; one of the system has a number, one of a bucket the name of the library.
+    """
+    if isinstance(error, OSError) and (error.errno is not None or "google::cloud" in str(error)):
+        raise RunError(f"{where}: {first_line(error)}; the same command goes on from what is finished") from error
+    return f"cannot be read ({first_line(error)})"
 
 
 def first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ message. The content of a record is called its payload here.
 import functools
 import hashlib
 import os
+import resource
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,6 +130,7 @@ class Reader:
         # grain's class of this name only adds metrics to it, and takes half a second to import.
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
+        stay_open(len(self.shards))
         shards: Any = self.shards  # a read-only form of its protocol FileInstruction, which spares it counting records
         return ArrayRecordDataSource(shards)
 
@@ -145,6 +147,14 @@ class Reader:
                 f"{self.folder}: {self.split} cannot be read ({first_clause(error)}); "
                 f"delete the folder and prepare it again"
             ) from error
+
+
+def stay_open(files: int) -> None:
+    """Let this process have so many more files open at once, if the system permits it: a reader keeps its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = soft + files if hard == resource.RLIM_INFINITY else min(soft + files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def first_clause(error: Exception) -> str:
