@@ -202,7 +202,7 @@ def test_about_says_how_often_each_corpus_is_read(folders):
         (("a=0",), "data.mixture = 'a=0': each part"),
         (("a=-1",), "data.mixture = 'a=-1': each part"),
         (("a=1", "a=2"), "data.mixture = 'a=2': names this folder twice"),
-        (("/no/such/place=1",), "/no/such/place: no prepared dataset"),
+        (("/no/such/place=1",), "/no/such/place: no prepared dataset here"),
     ],
 )
 def test_what_is_wrong_with_a_mixture_is_said(parts, says):

@@ -33,7 +33,7 @@ class UnderstoodError(Exception):
     """Raised in place of the first work of a command that does not separate its arguments from its work."""
 
 
-def understood(*_) -> None:
+def understood(*_, **__) -> None:
     raise UnderstoodError
 
 

@@ -52,7 +52,7 @@ def prepare(argv: Sequence[str]) -> None:
         parser().error(f"--workers {options.workers}: must be at least 1")
 
     # After the arguments, so that --help and mistakes in them cost no imports.
-    from rove_jax.data import beam, hub, prepare, prepared, sources, tokenizers
+    from rove_jax.data import beam, prepare, prepared, sources, tokenizers
     from rove_jax.errors import UsageError
 
     data, folder = settings(options), Path(options.out).expanduser()
@@ -60,14 +60,13 @@ def prepare(argv: Sequence[str]) -> None:
         raise UsageError(
             f"--out {options.out}: ArrayRecord files are written to a disk; name a folder, or mount the bucket"
         )
-    if data.source == "fineweb-edu" and data.path is None:
-        data = dataclasses.replace(data, path=hub.download())
-    source, tokenizer = sources.load(data), tokenizers.load(data)
+    source, tokenizer = sources.load(data, download=True), tokenizers.load(data)
     key = prepare.identify(source, tokenizer, data.context_length)
     count = options.workers or len(os.sched_getaffinity(0))
     execute = prepare.spread(count) if options.beam is None else beam.execute(options.beam)
     skip = options.on_damage == "skip"
-    rates = prepare.build(source, data, folder, key=key, skip_damage=skip, execute=execute, progress=True)
+    bar = options.beam is None  # whose runners have accounts of their own
+    rates = prepare.build(source, data, folder, key=key, skip_damage=skip, execute=execute, progress=bar)
     dataset = prepared.load(folder, data)
     if dataset.manifest["key"] != key:
         raise UsageError(

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 Split = Literal["train", "validation"]
+LONG = 16_384
+"""Tokens from which a document is a long one, which evaluation at long contexts looks for."""
 
 
 class Text(NamedTuple):

@@ -14,14 +14,13 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from rove_jax.config import Data
-from rove_jax.data.documents import Damage, Text, Unit
+from rove_jax.data import hub
+from rove_jax.data.documents import LONG, Damage, Text, Unit
 from rove_jax.data.held_out import share_of
 from rove_jax.errors import RunError, UsageError, nearest
 
 HELD_OUT_SHARE = 1 / 200
 """Of the documents, unless `data.held_out` says otherwise: of ten billion tokens fifty million."""
-LONG = 16_384
-"""Tokens from which a training document is kept whole as well; keeping all would double what is stored."""
 ID = "id"
 """The column of ids. Without one, or where a row has none, a document is known by its file and row."""
 UNREADABLE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
@@ -44,25 +43,27 @@ class File(NamedTuple):
     """Bytes of text in each row group."""
 
 
-def load(data: Data) -> "Parquet":
+def load(data: Data, *, download: bool = False) -> "Parquet":
     """The files at or below `data.path`, in the order of their names; hidden ones, and those from `_` on, left out.
 
-    Only footers are read. Raises `UsageError` if there is no such file, or none has the text column.
+    Only footers are read. download: without a path, take the files from the hub. Raises `UsageError` if there is no
+    such file, or none has the text column.
     """
-    if data.path is None:
+    path = hub.download() if download and data.path is None else data.path
+    if path is None:
         raise UsageError(
             f"data.source = {data.source!r}: set data.path to a folder with its parquet files; "
             f"`rove-prepare {data.source} --out DIR` downloads them"
         )
     try:
-        if "://" in data.path:
-            joined = "&" if "?" in data.path else "?"
-            system, root = fs.FileSystem.from_uri(f"{data.path}{joined}retry_limit_seconds={RETRY}")
+        if "://" in path:
+            joined = "&" if "?" in path else "?"
+            system, root = fs.FileSystem.from_uri(f"{path}{joined}retry_limit_seconds={RETRY}")
         else:
-            system, root = fs.LocalFileSystem(), str(Path(data.path).expanduser().resolve())
+            system, root = fs.LocalFileSystem(), str(Path(path).expanduser().resolve())
         kind = system.get_file_info(root).type
         if kind is fs.FileType.NotFound:
-            raise UsageError(f"data.path = {data.path!r}: no such file or folder")
+            raise UsageError(f"data.path = {path!r}: no such file or folder")
         folder, _, name = root.rpartition("/")
         names = [name]
         if kind is fs.FileType.Directory:
@@ -70,9 +71,9 @@ def load(data: Data) -> "Parquet":
             names = sorted(info.path.removeprefix(f"{root}/") for info in found if info.type is fs.FileType.File)
             names = [name for name in names if name.endswith(".parquet") and not re.search(r"(^|/)[._]", name)]
     except UNREADABLE as error:
-        raise UsageError(f"data.path = {data.path!r}: {first_line(error)}") from error
+        raise UsageError(f"data.path = {path!r}: {first_line(error)}") from error
     if not names:
-        raise UsageError(f"data.path = {data.path!r}: no .parquet file in this folder")
+        raise UsageError(f"data.path = {path!r}: no .parquet file in this folder")
     name = data.source if data.source != "parquet" else root.rpartition("/")[2].removesuffix(".parquet")
     return Parquet(name, system, folder, names, data)
 
@@ -80,7 +81,7 @@ def load(data: Data) -> "Parquet":
 class Parquet:
     """Row groups as units. Ids are those of the column `id`, and decide who validates."""
 
-    whole_from = LONG
+    whole_from = LONG  # keeping all whole would double what is stored
 
     def __init__(self, name: str, system: fs.FileSystem, folder: str, names: list[str], data: Data) -> None:
         self.name, self.system, self.folder, self.feature = name, system, folder, data.text_feature

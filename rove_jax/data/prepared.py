@@ -132,13 +132,14 @@ def load(folder: Path, data: Data) -> Prepared:
     Damage is looked for by the sizes of the files alone (what was cut short or lost); `prepare.verify` reads it all.
     """
     how = f"prepare it with: {command(data, folder)}"
+    of = "" if data.mixture else f" of {data.source!r}"
     if str(folder).startswith("gs:"):
         raise UsageError(f"{folder}: ArrayRecord files are read from a disk; copy it there, or mount the bucket")
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{folder}: no prepared dataset of {data.source!r} here ({MANIFEST} cannot be read: {error.strerror}), in "
+            f"{folder}: no prepared dataset{of} here ({MANIFEST} cannot be read: {error.strerror}), in "
             f"ArrayRecord form with {data.tokenizer} tokens and windows of {data.context_length}; {how}"
         ) from error
     except ValueError as error:
@@ -161,9 +162,10 @@ def load(folder: Path, data: Data) -> Prepared:
 
 
 def command(data: Data, folder: Path | str) -> str:
-    """The command that prepares what `data` asks for into `folder`."""
-    words = ["rove-prepare", data.source]
-    for field in ("path", "text_feature", "held_out", "tokenizer", "tokenizer_path"):
+    """The command that prepares what `data` asks for into `folder`; for a part of a mixture, from some SOURCE."""
+    words = ["rove-prepare", "SOURCE" if data.mixture else data.source]
+    source = () if data.mixture else ("path", "text_feature", "held_out")
+    for field in (*source, "tokenizer", "tokenizer_path"):
         value = getattr(data, field)
         if value is not None and (field != "text_feature" or value != Data.text_feature):
             words += [f"--{field.replace('_', '-')}", str(value)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from rove_jax.config import Data
 from rove_jax.data import prepared, records, tokenizers
-from rove_jax.data.documents import Damage, Source, Split, Text, Unit
+from rove_jax.data.documents import LONG, Damage, Source, Split, Text, Unit
 from rove_jax.data.prepared import Document
 from rove_jax.data.windows import Packer
 from rove_jax.errors import RunError
@@ -29,8 +29,6 @@ PIECE_BYTES = 2**27
 """Text in a piece: half a minute of work, and what a kill can cost."""
 PIECES = 256
 """No more than these, so that a process can have a file of each open."""
-LONG = 16_384
-"""Tokens from which a document is counted as long."""
 NAMED = 20
 """So many damaged places of a piece are named in its entry; all are counted."""
 

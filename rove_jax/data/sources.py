@@ -12,8 +12,11 @@ from rove_jax.errors import UsageError
 TEXT_SUFFIXES = (".txt", ".md")
 
 
-def load(data: Data) -> Source:
-    """The source that `data` names. Raises `UsageError`, one line, if it is not there."""
+def load(data: Data, *, download: bool = False) -> Source:
+    """The source that `data` names. Raises `UsageError`, one line, if it is not there.
+
+    download: fetch `fineweb-edu`, which has gigabytes, if no path is given.
+    """
     if data.source == "sotu":
         return state_of_the_union()
     if data.source == "files":
@@ -25,7 +28,7 @@ def load(data: Data) -> Source:
             raise UsageError(
                 f"data.source = {data.source!r}: needs the package {error.name}; pip install pyarrow"
             ) from error
-        return parquet.load(data)
+        return parquet.load(data, download=download)
     from rove_jax.data import tfds_text  # TFDS takes a third of a second to import
 
     name = data.source.partition(":")[2]
