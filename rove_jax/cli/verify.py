@@ -22,8 +22,8 @@ def parser() -> exits.Parser:
     top = exits.Parser(
         prog="train verify",
         description="Read every array of the checkpoints of a run and compare its digest with the one that was stored "
-        "with it, on the CPU. Needs neither the data nor the devices of the run, holds one array in memory at a time, changes "
-        "nothing, and may run beside the training.",
+        "with it. Runs on the CPU, needs neither the data nor the devices of the run, holds one array in memory at a "
+        "time, changes nothing, and may run beside the training.",
     )
     top.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the folder of a run")
     top.add_argument("--step", type=int, metavar="N", help="the checkpoint of this step alone (default: all)")

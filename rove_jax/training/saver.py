@@ -1,6 +1,10 @@
 """Writing one checkpoint at a time in the background, and hearing of how that went."""
 
 import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -28,6 +32,38 @@ class ArraysArgs(ocp.args.StandardSave):
     """Orbax finds a handler by the class of its arguments."""
 
 
+class OncePerWrite(logging.Filter):
+    """Lets through what is logged, but for a traceback of each array of a write that fails."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        background = threading.current_thread() is not threading.main_thread() or record.name == "asyncio"
+        return not (record.exc_info and background)
+
+
+@contextlib.contextmanager
+def one_line_for_many() -> Iterator[None]:
+    """While open: a write that fails is told of by who hears of it, and not once for each array on stderr as well.
+
+    For Orbax 0.12.8, which logs each failure, and closes the event loop of writes that still go on.
+    """
+    hook, once = sys.unraisablehook, OncePerWrite()
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+
+    def unraisable(what: Any) -> None:
+        if str(what.exc_value) != "Event loop is closed":
+            hook(what)
+
+    sys.unraisablehook = unraisable
+    for logger in loggers:
+        logger.addFilter(once)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for logger in loggers:
+            logger.removeFilter(once)
+
+
 class Saver:
     """Begins to write, and says later whether that failed. Threads start with the first write."""
 
@@ -35,6 +71,7 @@ class Saver:
         self.arrays = {"params": Arrays(), "optimizer": Arrays()}
         self.checkpointer: ocp.AsyncCheckpointer | None = None
         self.error: BaseException | None = None
+        self.quiet = contextlib.ExitStack()
 
     def save(self, where: epath.Path, items: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Begin to write trees of arrays by name, and `metadata`, to the new folder `where`, which appears when whole.
@@ -44,6 +81,7 @@ class Saver:
         if self.checkpointer is None:
             handlers: dict[str, Any] = {"metadata": ocp.JsonCheckpointHandler(), **self.arrays}
             options = ocp.AsyncOptions(timeout_secs=TIMEOUT_SECONDS)
+            self.quiet.enter_context(one_line_for_many())
             self.checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers), async_options=options)
         args = {"metadata": ocp.args.JsonSave(metadata), **{name: ArraysArgs(tree) for name, tree in items.items()}}
         try:
@@ -88,3 +126,4 @@ class Saver:
         """End the threads. Nothing may be on its way."""
         if self.checkpointer is not None:
             self.checkpointer.close()
+        self.quiet.close()

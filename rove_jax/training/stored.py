@@ -8,6 +8,7 @@ array; and a digest of all this).
 import concurrent.futures
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -193,6 +194,7 @@ def happened_anywhere(here: bool) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line, however much Orbax says."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+    """An error in one line without paths, however much tensorstore says."""
+    text = str(error).strip().partition("\n")[0].partition(" [tensorstore_spec=")[0]
+    text = re.sub(r'(local file )?"(/|file:|gs:)[^"]*"', "a file", text)
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
