@@ -94,8 +94,11 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW with linear warm-up and cosine decay (Loshchilov and Hutter, arXiv 1711.05101)."""
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), or Muon for the matrices; linear warm-up and cosine decay."""
 
+    name: Literal["adamw", "muon"] = "adamw"
+    """muon: the matrices of the layers by momentum, orthogonalised and as large as AdamW's updates (Jordan 2024; Liu et
+    al., arXiv 2502.16982), the embedding and all vectors by AdamW."""
     peak_lr: float = 2e-3
     final_lr_fraction: float = 0.1
     """The rate at the last step, as a fraction of peak_lr."""
@@ -108,8 +111,11 @@ class Optimizer:
     """On matrices (embedding included), never on biases and norm scales."""
     clip_norm: float = 1.0
     """Global gradient norm above which the gradient is scaled down."""
+    momentum: float = 0.95
+    """muon: of its matrices, with a look ahead as Nesterov's."""
 
     def __post_init__(self) -> None:
+        require_choice("optimizer.name", self.name, Literal["adamw", "muon"])
         require(self.peak_lr > 0, "optimizer.peak_lr", self.peak_lr, "must be above 0")
         require(
             0.0 <= self.final_lr_fraction <= 1.0,
@@ -118,7 +124,7 @@ class Optimizer:
             "must lie in [0, 1]",
         )
         require(self.warmup_steps >= 0, "optimizer.warmup_steps", self.warmup_steps, "must be at least 0")
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "momentum"):
             require(0.0 <= getattr(self, name) < 1.0, f"optimizer.{name}", getattr(self, name), "must lie in [0, 1)")
         for name in ("epsilon", "clip_norm"):
             require(getattr(self, name) > 0, f"optimizer.{name}", getattr(self, name), "must be above 0")

@@ -1,11 +1,13 @@
-"""AdamW with warm-up and cosine decay, gradient clipping, and weight decay on matrices only."""
+"""AdamW, or Muon for matrices; warm-up and cosine decay, gradient clipping, and weight decay on matrices only."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from rove_jax import config
 
@@ -40,21 +42,70 @@ def decays(axes: tuple[str, ...]) -> bool:
     return "model" in axes and len(set(axes) - {"layers", "model"}) > 0
 
 
+def over_axes(function: Callable[[tuple[str, ...]], Any], axes: Any) -> Any:
+    """The tree of what `function` says of each parameter, from the tree of axis names."""
+    return jax.tree.map(function, axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+
+
 def decay_mask(axes: Any) -> Any:
     """The tree of bools that says which parameters decay, from the tree of axis names."""
-    return jax.tree.map(decays, axes, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    return over_axes(decays, axes)
 
 
 def make(optimizer: config.Optimizer, steps: int, axes: Any) -> optax.GradientTransformation:
-    """AdamW (Loshchilov and Hutter, arXiv 1711.05101) after clipping by the global norm of the gradient."""
-    return optax.chain(
-        optax.clip_by_global_norm(optimizer.clip_norm),
-        optax.adamw(
-            learning_rate(optimizer, steps),
-            b1=optimizer.beta1,
-            b2=optimizer.beta2,
-            eps=optimizer.epsilon,
-            weight_decay=optimizer.weight_decay,
-            mask=decay_mask(axes),
-        ),
+    """The optimizer of a run, after clipping by the global norm of the gradient.
+
+    Rate, decay and clipping are the same for "adamw" and "muon": of the second, updates are as large.
+    """
+    clip, rate = optax.clip_by_global_norm(optimizer.clip_norm), learning_rate(optimizer, steps)
+    if optimizer.name == "muon":
+        decay = optax.add_decayed_weights(optimizer.weight_decay, decay_mask(axes))
+        return optax.chain(clip, muon(optimizer, axes), decay, optax.scale_by_learning_rate(rate))
+    adamw = optax.adamw(
+        rate,
+        b1=optimizer.beta1,
+        b2=optimizer.beta2,
+        eps=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        mask=decay_mask(axes),
     )
+    return optax.chain(clip, adamw)
+
+
+UPDATE_RMS = 0.2
+"""Root mean square of AdamW's updates, which Muon's are given too (Liu et al., arXiv 2502.16982, section 2.2)."""
+
+
+def muon(optimizer: config.Optimizer, axes: Any) -> optax.GradientTransformation:
+    """The direction of Muon (Jordan 2024) for the matrices of the layers, Adam's for the embedding and all vectors.
+
+    A matrix of the model is one of [inputs, outputs] in each layer: heads and their channels are one axis of it, and
+    layers are matrices of their own. An orthogonal update of [m, n] is scaled by UPDATE_RMS sqrt(max(m, n)).
+    """
+
+    def scaled(updates: Any, params: Any) -> Any:
+        del params
+
+        def scale(update: jax.Array, matrix: optax.contrib.MuonDimensionNumbers) -> jax.Array:
+            sizes = (math.prod(update.shape[axis] for axis in side) for side in matrix)
+            return UPDATE_RMS * math.sqrt(max(sizes)) * update
+
+        return jax.tree.map(scale, updates, matrices)
+
+    matrices = over_axes(matrix_axes, axes)
+    orthogonal = optax.contrib.scale_by_muon(beta=optimizer.momentum, weight_dimension_numbers=matrices)
+    adam = optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+    kinds = over_axes(lambda names: "adam" if isinstance(matrix_axes(names), optax.MaskedNode) else "muon", axes)
+    return optax.partition({"muon": optax.chain(orthogonal, optax.stateless(scaled)), "adam": adam}, kinds)
+
+
+def matrix_axes(names: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | optax.MaskedNode:
+    """Which axes of a parameter are the inputs of a matrix and which its outputs; a masked node if it is not a layer's.
+
+    Such a matrix maps the residual stream to something else ("model" comes first), or back.
+    """
+    if not decays(names) or "layers" not in names:
+        return optax.MaskedNode()
+    inner = tuple(axis for axis, name in enumerate(names) if name not in ("layers", "model"))
+    stream = (names.index("model"),)
+    return optax.contrib.MuonDimensionNumbers(*((stream, inner) if stream < inner else (inner, stream)))

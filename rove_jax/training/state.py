@@ -1,5 +1,6 @@
 """What training changes: parameters, optimizer state and the number of updates done."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,10 @@ from rove_jax.models import functional
 
 INITIAL_WEIGHTS, DROPOUT = 0, 1
 """Numbers of the independent streams of random keys of a run."""
+
+
+COEFFICIENTS = 3
+"""How many numbers an optimizer may keep that follow no parameter: those of Muon's polynomial."""
 
 
 class State(NamedTuple):
@@ -41,7 +46,8 @@ def fresh(settings: config.Config, optimizer: optax.GradientTransformation, seed
 def abstract(settings: config.Config, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> State:
     """Shapes, dtypes and shardings of the state, without making it.
 
-    What the optimizer keeps for a parameter lies where the parameter lies; everything else it keeps must be a scalar.
+    What the optimizer keeps for a parameter lies where the parameter lies; everything else it keeps must be scalars or
+    a few coefficients.
     """
     params = functional.abstract(settings.model)
     placed = sharding.parameters(functional.axes(settings.model), params, mesh)
@@ -50,13 +56,22 @@ def abstract(settings: config.Config, optimizer: optax.GradientTransformation, m
     def place(leaf: jax.ShapeDtypeStruct, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    def place_scalar(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        if leaf.shape:
+    def place_number(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if math.prod(leaf.shape) > COEFFICIENTS:
             raise ValueError(f"an optimizer leaf of shape {leaf.shape} follows no parameter; it has no sharding")
         return place(leaf, whole)
 
+    def follow(leaf: Any, where: jax.sharding.Sharding) -> Any:
+        # An optimizer of a part of the parameters has masked nodes in place of the others.
+        return leaf if isinstance(leaf, optax.MaskedNode) else place(leaf, where)
+
     moments = optax.tree.map_params(
-        optimizer, place, jax.eval_shape(optimizer.init, params), placed, transform_non_params=place_scalar
+        optimizer,
+        follow,
+        jax.eval_shape(optimizer.init, params),
+        placed,
+        transform_non_params=place_number,
+        is_leaf=lambda leaf: isinstance(leaf, optax.MaskedNode),
     )
     return State(jax.tree.map(place, params, placed), moments, place(jax.ShapeDtypeStruct((), jnp.int32), whole))
 
