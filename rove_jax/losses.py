@@ -10,7 +10,7 @@ from rove_jax import sharding
 from rove_jax.config import Model
 from rove_jax.models import functional
 
-LOGITS_LIMIT = 2**27
+LOGITS_LIMIT = 2**28
 """Bytes of float32 logits that one device forms at once."""
 
 

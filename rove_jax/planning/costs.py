@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from functools import cached_property
 
-from rove_jax.planning.hlo import COLLECTIVES, NAMES_ONLY, PALLAS, Array, Instruction, Module
+from rove_jax.planning.hlo import COLLECTIVES, FUSIONS, NAMES_ONLY, PALLAS, Array, Instruction, Module
 
 FREE = (*NAMES_ONLY, "constant", "iota", "after-all", "partition-id", "replica-id")
 """Instructions that move nothing by themselves."""
@@ -55,7 +55,7 @@ class Costs:
                     self.unknown += turns is None
                     for name in called(i, "body", "condition"):
                         run(name, count * (turns or 1))
-                elif i.opcode in ("fusion", "call", "conditional", "async-start"):
+                elif i.opcode in (*FUSIONS, "call", "conditional", "async-start"):
                     for name in called(i, "calls", "to_apply", "branch_computations"):
                         run(name, count)
 
@@ -124,7 +124,7 @@ class Costs:
         if i.opcode == "custom-call" and i.target in ("AllocateBuffer", "ConcatBitcast", "AsyncCollectiveDone"):
             return 0
         operands = [self.module.table[i.computation, name] for name in i.operands]
-        if i.opcode == "fusion":
+        if i.opcode in FUSIONS:
             [inner] = called(i, "calls")
             parameters = {int(p.inside): p for p in self.by_computation[inner] if p.opcode == "parameter"}
             read = sum(self.read(inner, parameters[n].name, self.bytes(o.results)) for n, o in enumerate(operands))
@@ -152,7 +152,7 @@ class Costs:
                 total += sum(a.bytes for a in user.results)
             elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
                 pass  # written in place
-            elif user.opcode == "fusion":
+            elif user.opcode in FUSIONS:
                 [inner] = called(user, "calls")
                 for number, operand in enumerate(user.operands):
                     if operand == name:
@@ -182,7 +182,7 @@ class Costs:
             return self.written(computation, self.module.table[computation, i.operands[0]])
         if i.opcode == "dynamic-update-slice":
             return [self.bytes(self.module.table[computation, i.operands[1]].results)]
-        if i.opcode == "fusion":
+        if i.opcode in FUSIONS:
             [inner] = called(i, "calls")
             return self.written(inner, self.root(inner))
         return [self.bytes(i.results)]

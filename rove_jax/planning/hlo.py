@@ -31,6 +31,8 @@ NAMES_ONLY = (
 """What makes no array, but passes on those that are there."""
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+FUSIONS = ("fusion", "fusion-start")
+"""The second beside other work, on a GPU."""
 PALLAS = "tpu_custom_call"
 """The custom-call target of every Pallas kernel on TPU."""
 
@@ -140,7 +142,7 @@ class Module:
     @cached_property
     def fused(self) -> set[str]:
         """Computations inside fusions: their intermediate arrays never reach memory."""
-        calls = (i.text for i in self.instructions if i.opcode == "fusion")
+        calls = (i.text for i in self.instructions if i.opcode in FUSIONS)
         return {name for text in calls for name in re.findall(r"calls=%([\w.\-]+)", text)}
 
     def custom_calls(self, target: str | None = None) -> list[Instruction]:
