@@ -41,16 +41,23 @@ def lines(monkeypatch):
     return found
 
 
+def newest(checkpoints, made):
+    """Step, state, and what was skipped."""
+    found = checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_skipped_said_and_moved_aside(tmp_path, made, fresh, lines, damage):
     saved(tmp_path, fresh, RECORD, {1: None, 2: None})
     DAMAGES[damage](tmp_path, 2)
     with Checkpoints(tmp_path) as checkpoints:  # as an evaluation opens it: nothing is moved
-        step, _, skipped = checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
+        step, _, skipped = newest(checkpoints, made)
     assert step == 1 and len(skipped) == 1 and place(tmp_path, 2).exists()
     assert str(skipped[0]).startswith(f"{place(tmp_path, 2)}: damaged: ")
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
-        step, found, skipped = checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
+        step, found, skipped = newest(checkpoints, made)
         assert (step, len(skipped)) == (1, 1)
         jax.tree.map(np.testing.assert_array_equal, found.params, fresh.params)
         checkpoints.save(at(fresh, 2), RECORD)
@@ -66,7 +73,7 @@ def test_what_was_moved_aside_stays_and_is_no_checkpoint(tmp_path, made, fresh):
         saved(tmp_path, fresh, RECORD, {2: None})
         flip(data_file(tmp_path, 2))
         with Checkpoints(tmp_path, keep_last=2) as checkpoints:
-            checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
+            newest(checkpoints, made)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["1", "2.damaged", "2.damaged1"]
 
@@ -77,7 +84,7 @@ def test_without_a_whole_checkpoint_nothing_starts_afresh(tmp_path, made, fresh)
         flip(data_file(tmp_path, step))
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
         with pytest.raises(RunError, match="no checkpoint is whole, of 2; .*/2: damaged: params"):
-            checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
+            newest(checkpoints, made)
     with pytest.raises(RunError, match="no checkpoint is whole, of 2"):
         zoo.load_model(tmp_path)
     assert saved_steps(tmp_path) == [1, 2], "nothing was moved"

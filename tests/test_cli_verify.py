@@ -1,26 +1,33 @@
 """`python -m train verify`: whole or damaged, from the folder alone."""
 
+import shutil
 import subprocess
 import sys
 
 import pytest
-from checkpoint_damage import DAMAGES, data_file, flip, place
-from tiny_runs import changed, corpus, keep_programs, settings, train
+from checkpoint_damage import DAMAGES, data_file, flip, place, saved
+from tiny_runs import SETTINGS, settings
 
 from rove_jax.cli import train as command
+from rove_jax.config import to_dict
+from rove_jax.training import plan, state
 from rove_jax.training.run_folder import take
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    cfg = settings(SETTINGS.data)
+    made = plan.make(cfg)
+    folder = tmp_path_factory.mktemp("made") / "run"
+    fresh = state.create(cfg, made.optimizer, made.target)
+    saved(folder, fresh, {"config": to_dict(cfg)}, dict.fromkeys((1, 2, 3)), keep_last=3)
+    return folder
+
+
 @pytest.fixture
-def workdir(tmp_path_factory, tmp_path):
-    """A run of three checkpoints, whose data are gone."""
-    keep_programs(tmp_path_factory)
-    cfg = settings(corpus(tmp_path))
-    every = {"steps": 3, "checkpoint_every": 1, "validation_every": 0, "keep_last": 3}
-    train(changed(cfg, training=every), tmp_path / "run")
-    for file in (tmp_path / "text").iterdir():
-        file.unlink()
-    return tmp_path / "run"
+def workdir(made, tmp_path):
+    """A run of three checkpoints, without any data."""
+    return shutil.copytree(made, tmp_path / "run")
 
 
 def verify(capsys, *words) -> tuple[int, list[str]]:

@@ -101,6 +101,60 @@ def test_other_data_are_refused(cfg, tmp_path):
     assert saved_steps(tmp_path / "run") == [2]
 
 
+@pytest.mark.parametrize(
+    "allowed, parts",
+    [
+        (["optimizer.peak_lr"], {"optimizer": {"peak_lr": 0.5}}),
+        (["optimizer", "training.batch_size"], {"optimizer": {"peak_lr": 0.5}, "training": {"batch_size": 8}}),
+    ],
+)
+def test_what_is_named_may_change_and_is_put_on_record(cfg, tmp_path, allowed, parts):
+    train(changed(cfg, training={"stop_after": 2}), tmp_path)
+    new = changed(cfg, **parts)
+    said = []
+    result = loop.run(new, tmp_path, allow_change=allowed, say=said.append)
+    assert (result.trained, result.finished) == (4, True)
+    assert "changed        optimizer.peak_lr: 0.01 before, 0.5 from here on" in said
+    record = json.loads((tmp_path / "run.json").read_text())["changes"]
+    assert {"step": 2, "field": "optimizer.peak_lr", "before": 0.01, "now": 0.5} in record and len(record) == len(parts)
+    assert zoo.load_model(tmp_path).metadata["changes"] == record and zoo.load_model(tmp_path).config == new
+    # From then on it is the new run, which remembers; the old one is refused.
+    assert train(new, tmp_path).trained == 0
+    with pytest.raises(UsageError, match="optimizer.peak_lr = 0.01: .* began with 0.5"):
+        train(cfg, tmp_path)
+    rates = [row[0] for row in rows(tmp_path, "learning_rate")]
+    assert max(rates[:2]) <= 0.01 < max(rates[2:])
+
+
+def test_permission_for_one_field_is_none_for_another(cfg, tmp_path):
+    train(changed(cfg, training={"stop_after": 2}), tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    other = changed(cfg, optimizer={"peak_lr": 0.5}, seed=1)
+    with pytest.raises(UsageError, match="seed = 1: .* began with 0; .* or --allow-change seed"):
+        train(other, tmp_path, allow_change=["optimizer.peak_lr"])
+    with pytest.raises(
+        UsageError, match="--allow-change optimizer.peek_lr: no such field; did you mean optimizer.peak"
+    ):
+        train(other, tmp_path, allow_change=["optimizer.peek_lr", "seed"])
+    assert (tmp_path / "config.json").read_text() == before
+
+
+def test_other_data_may_be_gone_on_with_if_that_is_asked_for(cfg, tmp_path):
+    train(changed(cfg, training={"stop_after": 2}), tmp_path / "run")
+    text = tmp_path / "other"
+    text.mkdir()
+    for index in range(2):
+        (text / f"{index}.txt").write_text("other words " * 40)
+    other = settings(dataclasses.replace(cfg.data, path=str(text)), base=cfg)
+    with pytest.raises(UsageError, match="data.source: .*--allow-change data.source"):
+        train(other, tmp_path / "run", allow_change=["optimizer"])
+    assert train(other, tmp_path / "run", allow_change=["data.source"]).finished
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [(change["step"], change["field"]) for change in record["changes"]] == [(2, "data.source: data_fingerprint")]
+    assert record["changes"][0]["now"] == record["data_fingerprint"] != record["changes"][0]["before"]
+    assert train(other, tmp_path / "run").trained == 0, "it is the run's data now"
+
+
 def test_a_folder_that_is_no_run_is_refused(cfg, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="holds files but no config.json"):

@@ -9,11 +9,12 @@ import fcntl
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rove_jax import config
-from rove_jax.errors import RunError, UsageError
+from rove_jax.errors import RunError, UsageError, nearest
 from rove_jax.training.checkpoint import FOLDER
 from rove_jax.training.metrics import FILE, read_rows, replace_text
 
@@ -46,21 +47,29 @@ FREE = {
 PACKAGES = ("rove-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
 
 
+class Change(NamedTuple):
+    """A field that a run had another value of before."""
+
+    field: str
+    before: Any
+    now: Any
+
+
 class RunFolder:
     """A run folder that this process has to itself."""
 
-    def __init__(self, path: Path, settings: config.Config) -> None:
-        """Make or enter the folder of the run that `settings` describe.
+    def __init__(self, path: Path, settings: config.Config, allowed: Sequence[str] = ()) -> None:
+        """Make or enter the folder of the run that `settings` describe, but for fields that are `allowed` to differ.
 
         Raises `UsageError`, before anything is written, if the folder holds something else, another run, or the same
         run in another process's hands; `RunError` if it cannot be written to.
         """
         self.path = path
-        check_owner(path, settings)
+        changed = check_owner(path, settings, allowed)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.lock = take(path / LOCK)
-            if stored_config(path) != config.to_dict(settings):
+            if not changed and stored_config(path) != config.to_dict(settings):  # else once it is known from which step
                 self.write(CONFIG, config.to_dict(settings))
         except FileExistsError as error:
             raise UsageError(f"{path}: is not a folder; give --workdir a folder that is new or a run's") from error
@@ -80,21 +89,35 @@ class RunFolder:
         self.lock.close()
 
 
-def check_owner(path: Path, settings: config.Config) -> None:
+def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()) -> list[Change]:
     """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
-    has neither a checkpoint nor a row of metrics to lose."""
+    has neither a checkpoint nor a row of metrics to lose. Returns what differs and is `allowed` to: fields or parts."""
     stored = stored_config(path)
     if stored is None:
         if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
             raise UsageError(f"{path}: holds files but no {CONFIG}, so it is no run; give --workdir a new folder")
-        return
+        return []
     # Through `Config`, so that a field that is younger than the run has its default there.
     stored = config.to_dict(config.from_dict(config.Config, stored))
-    changed = first_change(stored, config.to_dict(settings))
-    if changed and used(path):
-        name, before, now = changed
-        advice = "give the value it began with, or a new --workdir"
-        raise UsageError(f"{name} = {now!r}: the run in {path} began with {before!r}; {advice}")
+    found = list(changes(stored, config.to_dict(settings))) if used(path) else []
+    for field, before, now in found:
+        if not permitted(field, allowed):
+            advice = f"give the value it began with, a new --workdir, or --allow-change {field}"
+            raise UsageError(f"{field} = {now!r}: the run in {path} began with {before!r}; {advice}")
+    return found
+
+
+def check_allowed(names: Sequence[str]) -> None:
+    """Raise `UsageError` if one of `names` is neither a field of a config nor a part of it."""
+    known = [name for name, _ in fields(config.to_dict(config.Config()))]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--allow-change {name}: no such field{nearest(name, known)}")
+
+
+def permitted(field: str, allowed: Sequence[str]) -> bool:
+    """Whether `field`, or a part of the config that holds it, is among `allowed`."""
+    return any(f"{field}.".startswith(f"{name}.") for name in allowed)
 
 
 def used(path: Path) -> bool:
@@ -105,30 +128,46 @@ def used(path: Path) -> bool:
 def stored_config(path: Path) -> dict[str, Any] | None:
     """The config in a run folder as JSON values, None if it has none."""
     file = path / CONFIG
-    if not file.is_file():
-        return None
+    return read_json(file) if file.is_file() else None
+
+
+def record_of(path: Path, step: int, found: Sequence[Change]) -> list[dict[str, Any]]:
+    """What a run's fields were changed to by permission: the changes on record in its folder, and those at `step`."""
+    file = path / RECORD
+    before = read_json(file).get("changes", []) if file.is_file() else []
+    now = [{"step": step, **change._asdict()} for change in found]
+    return [*before, *(change for change in now if change not in before)]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What one of the JSON files of a run folder holds. Raises `UsageError` if it is damaged."""
     try:
         values = json.loads(file.read_text())
     except ValueError as error:
         raise UsageError(f"{file}: is not JSON ({error}); the folder is damaged or no run's") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{file}: is not the config of a run; the folder is damaged or no run's")
+        raise UsageError(f"{file}: is not of a run; the folder is damaged or no run's")
     return values
 
 
-def first_change(before: dict[str, Any], now: dict[str, Any], at: str = "") -> tuple[str, Any, Any] | None:
-    """(name, old value, new value) of the first field that makes the two configs different runs, or None."""
+def fields(values: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every part and field of a config given as JSON values, parts before what they hold."""
+    for key, value in values.items():
+        yield f"{at}{key}", value
+        if isinstance(value, dict):
+            yield from fields(value, f"{at}{key}.")
+
+
+def changes(before: dict[str, Any], now: dict[str, Any], at: str = "") -> Iterator[Change]:
+    """The fields that make two configs different runs."""
     for key in dict.fromkeys([*before, *now]):
         name, old, new = f"{at}{key}", before.get(key), now.get(key)
         if name in FREE or old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
-            found = first_change(old, new, f"{name}.")
-            if found:
-                return found
+            yield from changes(old, new, f"{name}.")
         else:
-            return name, old, new
-    return None
+            yield Change(name, old, new)
 
 
 def take(path: Path) -> IO[str]:
@@ -159,9 +198,15 @@ class Origin:
     data_fingerprint: str
     tokenizer_identity: str
 
-    def check(self, metadata: dict[str, Any], where: Path) -> None:
-        """Raise `UsageError` if a checkpoint's `metadata` name other data or another tokenizer."""
+    def check(self, metadata: dict[str, Any], where: Path, allowed: Sequence[str] = ()) -> list[Change]:
+        """Raise `UsageError` if a checkpoint's `metadata` name other data or another tokenizer, unless that is
+        `allowed`; returns what differs."""
+        found = []
         for name, field in (("tokenizer_identity", "data.tokenizer"), ("data_fingerprint", "data.source")):
             before, now = metadata.get(name), getattr(self, name)
             if before != now:
-                raise UsageError(f"{field}: {name} is {now}, the run in {where} was trained with {before}")
+                if not permitted(field, allowed):
+                    trained = f"the run in {where} was trained with {before}"
+                    raise UsageError(f"{field}: {name} is {now}, {trained}; --allow-change {field} goes on anyway")
+                found.append(Change(f"{field}: {name}", before, now))
+        return found

@@ -1,6 +1,7 @@
 """Where a run starts: from fresh weights, from another run's weights, or from its own last checkpoint."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rove_jax.errors import UsageError
 from rove_jax.training import state
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.plan import Plan
-from rove_jax.training.run_folder import Origin
+from rove_jax.training.run_folder import Change, Origin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,19 +24,22 @@ class Start:
     """In words, for the log."""
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that could not be used, and why, a line for each."""
+    changes: tuple[Change, ...] = ()
+    """What is read now and was not before, by permission."""
 
 
-def find(plan: Plan, checkpoints: Checkpoints, origin: Origin, workdir: Path) -> Start:
-    """The state to go on from. Raises `UsageError` naming what does not fit the config, the data or the tokenizer."""
+def find(plan: Plan, checkpoints: Checkpoints, origin: Origin, workdir: Path, allowed: Sequence[str] = ()) -> Start:
+    """The state to go on from. Raises `UsageError` naming what does not fit the config, the data or the tokenizer, but
+    for the fields that are `allowed` to change."""
 
-    def read(step: int) -> state.State:
-        origin.check(checkpoints.metadata(step), workdir)
-        return checkpoints.restore(step, plan.target)
+    def read(step: int) -> tuple[state.State, list[Change]]:
+        changed = origin.check(checkpoints.metadata(step), workdir, allowed)
+        return checkpoints.restore(step, plan.target), changed
 
     newest = checkpoints.newest(read)
     if newest is not None:
-        step, found, skipped = newest
-        return Start(found, step, f"continues from step {step}", tuple(map(str, skipped)))
+        step, (found, changed), skipped = newest
+        return Start(found, step, f"continues from step {step}", tuple(map(str, skipped)), tuple(changed))
     if plan.settings.training.init_from is not None:
         params, source, skipped = weights_of(Path(plan.settings.training.init_from), plan, origin)
         return Start(state.from_weights(plan.optimizer, params, plan.target), 0, source, skipped)
