@@ -159,6 +159,7 @@ def test_documents_are_those_of_all_corpora(folders):
         for n in ("books", "code")
     ]
     assert len(documents) == 2
+    assert documents.lengths().tolist() == [320, 100]
     assert [documents[n].tokens.tolist() for n in range(2)] == [one[0].tokens.tolist() for one in alone]
     for index in (2, -1):
         with pytest.raises(IndexError):

@@ -136,6 +136,9 @@ class MixedDocuments(Documents):
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
+    def lengths(self) -> np.ndarray:
+        return np.concatenate([part.lengths() for part in self.parts])
+
     def __getitem__(self, index: int) -> Document:
         for part in self.parts:
             if 0 <= index < len(part):

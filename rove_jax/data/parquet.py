@@ -1,6 +1,7 @@
 """Parquet files with a column of text, such as FineWeb-Edu's (Penedo et al. 2024, arXiv 2406.17557).
 
-A unit is a row group, and is read whole: every row of it or none, whoever reads it.
+A unit is a row group, and is read whole: every row of it or none, whoever reads it. A wrong byte that still decodes as
+text is seen only where whoever wrote the file gave its pages checksums.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from rove_jax.config import Data
-from rove_jax.data import hub
+from rove_jax.data import hub, prepared
 from rove_jax.data.documents import LONG, Damage, Text, Unit
 from rove_jax.data.held_out import share_of
 from rove_jax.errors import RunError, UsageError, nearest
@@ -52,8 +53,8 @@ def load(data: Data, *, download: bool = False) -> "Parquet":
     path = hub.download() if download and data.path is None else data.path
     if path is None:
         raise UsageError(
-            f"data.source = {data.source!r}: set data.path to a folder with its parquet files; "
-            f"`rove-prepare {data.source} --out DIR` downloads them"
+            f"data.source = {data.source!r}: set data.prepared to the DIR of {prepared.command(data, 'DIR')}, which "
+            f"downloads it unless --path is a folder with its parquet files"
         )
     try:
         if "://" in path:

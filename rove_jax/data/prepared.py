@@ -17,6 +17,10 @@ from rove_jax.errors import RunError, UsageError
 FORMAT = 2
 """Changes whenever equal sources would be prepared into other records; datasets of another number are refused."""
 MANIFEST = "manifest.json"
+HEAD = struct.Struct("<I")
+"""What a document's record begins with: the size of its id."""
+READ = 256
+"""Documents read at once when all are looked at."""
 
 
 class Document(NamedTuple):
@@ -112,18 +116,28 @@ class Documents:
     def __getitem__(self, index: int) -> Document:
         return unpack(payload(self.reader.read([index])[0]), self.dtype)
 
+    def lengths(self) -> np.ndarray:
+        """How many tokens each document has, int32 [len]: all are read, many at once, but none is made an array."""
+        found = np.empty(len(self), np.int32)
+        for start in range(0, len(self), READ):
+            stop = min(start + READ, len(self))
+            for index, record in zip(range(start, stop), self.reader.read(range(start, stop))):
+                content = payload(record)
+                found[index] = (len(content) - HEAD.size - HEAD.unpack_from(content)[0]) // self.dtype.itemsize
+        return found
+
 
 def pack(document: Document, dtype: np.dtype) -> bytes:
     """The payload of a document: the size of its id (uint32), the id in UTF-8, the tokens; little-endian."""
     id = document.id.encode("utf-8", "surrogateescape")
-    return struct.pack("<I", len(id)) + id + document.tokens.astype(dtype).tobytes()
+    return HEAD.pack(len(id)) + id + document.tokens.astype(dtype).tobytes()
 
 
 def unpack(content: bytes, dtype: np.dtype) -> Document:
     """The document that `pack` made `content` of."""
-    (size,) = struct.unpack_from("<I", content)
-    id = content[4 : 4 + size].decode("utf-8", "surrogateescape")
-    return Document(id, np.frombuffer(content, dtype, offset=4 + size).astype(np.int32))
+    start = HEAD.size + HEAD.unpack_from(content)[0]
+    id = content[HEAD.size : start].decode("utf-8", "surrogateescape")
+    return Document(id, np.frombuffer(content, dtype, offset=start).astype(np.int32))
 
 
 def load(folder: Path, data: Data) -> Prepared:

@@ -119,22 +119,15 @@ def choose(documents: Documents | Sequence[Document], protocol: Protocol) -> lis
     """
     unscored = 1 if protocol.prefix == "none" else 0
     needed = (max(protocol.lengths) if protocol.mode in ("same_text", "first_n") else 1) + unscored
-    order = sorted(range(len(documents)), key=lambda place: hashlib.sha256(str(place).encode()).digest())
-    chosen: dict[int, Document] = {}
-    longest = 0
-    for place in order:
-        document = documents[place]
-        longest = max(longest, len(document.tokens))
-        if len(document.tokens) >= needed:
-            chosen[place] = document
-        if len(chosen) == protocol.documents:
-            break
-    if not chosen:
+    lengths = documents.lengths() if isinstance(documents, Documents) else [len(d.tokens) for d in documents]
+    long_enough = [place for place, length in enumerate(lengths) if length >= needed]
+    if not long_enough:
         raise UsageError(
             f"lengths = {max(protocol.lengths)}: no {protocol.split} document has {needed} tokens "
-            f"(the longest has {longest}); choose shorter lengths or mode nonoverlap"
+            f"(the longest has {max(lengths, default=0)}); choose shorter lengths or mode nonoverlap"
         )
-    return [chosen[place] for place in sorted(chosen)]
+    order = sorted(long_enough, key=lambda place: hashlib.sha256(str(place).encode()).digest())
+    return [documents[place] for place in sorted(order[: protocol.documents])]
 
 
 def scaled(cfg: Model, rule: ScalingRule, *, training_length: int, length: int, values: bool = True) -> Model:
