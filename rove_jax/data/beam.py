@@ -21,8 +21,8 @@ def execute(options: Sequence[str]) -> Callable[[Job, Sequence[int], Report], No
     that does not exist.
     """
     try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
+        import apache_beam as beam  # pyright: ignore[reportMissingImports]
+        from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise UsageError("--beam: needs the package apache-beam; pip install apache-beam") from error
 

@@ -14,7 +14,7 @@ def download() -> str:
     without the network.
     """
     try:
-        import huggingface_hub
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise UsageError(
             f"data.source = 'fineweb-edu': to download it, pip install huggingface_hub; or set data.path to a folder "
