@@ -8,6 +8,7 @@ The folder of the dataset, the source and the tokenizer's files must be the same
 bucket that is mounted.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from rove_jax.data.shards import Job, Maker, Report
@@ -42,6 +43,7 @@ def execute(options: Sequence[str]) -> Callable[[Job, Sequence[int], Report], No
             self.maker.make(piece, lambda bytes, tokens: None)
 
     def run(job: Job, pieces: Sequence[int], report: Report) -> None:
+        job = dataclasses.replace(job, folder=job.folder.absolute())  # other machines are in other places
         try:
             with pipeline:
                 numbers = pipeline | "pieces" >> beam.Create(pieces) | "apart" >> beam.Reshuffle()

@@ -145,7 +145,7 @@ def build(
             return said
     except OSError as error:
         raise RunError(
-            f"{folder}: cannot be written ({error.strerror}); choose another folder with data.cache or --out"
+            f"{folder}: cannot be written ({error.strerror or error}); choose another folder with data.cache or --out"
         ) from error
 
 
