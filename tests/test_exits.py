@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 
@@ -30,6 +31,7 @@ def raising(error: BaseException):
         (OSError(errno.ENOSPC, "No space left on device", "x/y"), 1, "error: x/y: No space left on device"),
         (PermissionError(errno.EACCES, "Permission denied", "z"), 1, "error: z: Permission denied"),
         (SystemExit("stopped"), 1, "error: stopped"),
+        (SystemExit(143), 143, "error: asked to stop (SIGTERM)"),
         (
             jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore"),
             1,
@@ -44,7 +46,7 @@ def test_what_a_person_can_cause_is_one_line_and_a_code(error, code, line, capfd
     assert capfd.readouterr().err == line + "\n"
 
 
-@pytest.mark.parametrize("code", [143, 0, 2])
+@pytest.mark.parametrize("code", [130, 0, 2])
 def test_an_exit_keeps_its_code(code: int, capfd) -> None:
     assert exits.run(raising(SystemExit(code))) == code
     assert capfd.readouterr().err == ""
@@ -68,6 +70,24 @@ def test_done_is_zero() -> None:
     assert exits.run(lambda: None) == 0
     assert exits.run(lambda: 0) == 0
     assert exits.run(lambda: 75) == 75
+
+
+def test_a_signal_ends_any_command_in_one_line(capfd) -> None:
+    def main() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    assert exits.run(main) == 143
+    assert capfd.readouterr().err == "error: asked to stop (SIGTERM)\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert exits.run(lambda: os.kill(os.getpid(), signal.SIGTERM)) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_reader_that_leaves_is_not_an_error() -> None:

@@ -4,16 +4,20 @@ import json
 import math
 import os
 import signal
+import threading
 
 import jax
 import jax.numpy as jnp
 import pytest
 from tiny_runs import changed, corpus, keep_programs, rows, saved_steps, settings, train
 
-from rove_jax import losses, zoo
-from rove_jax.data import prepare
+from rove_jax import distributed, losses, zoo
+from rove_jax.data import pipeline, prepare
 from rove_jax.errors import RunError
 from rove_jax.training import loop
+from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.feed import Feed
+from rove_jax.training.metrics import read_rows
 from rove_jax.training.stop import StopRequest
 from rove_jax.training.validation import Validation
 
@@ -187,3 +191,104 @@ def test_a_row_written_after_the_last_checkpoint_is_not_there_twice(cfg, tmp_pat
 def test_a_profile_is_written_of_the_steps_asked_for(cfg, tmp_path):
     train(changed(cfg, training={"validation_every": 0}), tmp_path, profile_steps=2)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
+def nan_at(steps):
+    """Make the numbers of these steps those of a step that was skipped."""
+    return lambda step, state, metrics: {**metrics, "loss": jnp.float32(math.nan)} if step in steps else None
+
+
+def test_skipped_steps_are_counted_told_of_and_do_not_end_the_run(cfg, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        around_update(patch, nan_at({2, 3, 6}))
+        train(changed(cfg, training={"on_nonfinite": "skip", "checkpoint_every": 3, "keep_last": 3}), tmp_path)
+    assert [loss is None for (loss,) in rows(tmp_path, "loss")] == [False, True, True, False, False, True]
+    assert all("skipped_steps" in row for row in read_rows(tmp_path / "metrics.jsonl"))
+    assert 3 in saved_steps(tmp_path) and 6 in saved_steps(tmp_path), "the state is finite, though the loss was not"
+    assert "step 2: loss or gradient is not finite; skipped" in capsys.readouterr().err
+
+
+def test_too_many_skipped_steps_in_a_row_end_it(cfg, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "SKIPS", 2)
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="step 5: loss is nan, after 2 steps that were"):
+        around_update(patch, nan_at({1, 3, 4, 5}))
+        train(changed(cfg, training={"on_nonfinite": "skip"}), tmp_path)
+
+
+def test_weights_that_are_not_finite_end_it_though_steps_are_to_be_skipped(cfg, tmp_path, monkeypatch):
+    spoil = {"parameter_norm": jnp.float32(math.inf)}
+    around_update(monkeypatch, lambda step, state, metrics: {**metrics, **spoil} if step == 2 else None)
+    with pytest.raises(RunError, match="step 2: parameter_norm is inf; "):
+        train(changed(cfg, training={"on_nonfinite": "skip"}), tmp_path)
+
+
+def holding_up(monkeypatch, *, at: int) -> threading.Event:
+    """Let the data hang at the batch of step `at`, until the event is set."""
+    batches, release = pipeline.batches, threading.Event()
+
+    def slow(prepared, *, start_step, **asked):
+        for step, batch in enumerate(batches(prepared, start_step=start_step, **asked), start_step + 1):
+            if step == at:
+                release.wait(60)
+            yield batch
+
+    monkeypatch.setattr(pipeline, "batches", slow)
+    return release
+
+
+def test_data_that_do_not_come_end_the_run_and_are_named(cfg, tmp_path, monkeypatch):
+    ends = []
+    monkeypatch.setattr(distributed, "end_within", lambda seconds, code: ends.append(code))
+    release = holding_up(monkeypatch, at=4)
+    source = "data.source = 'files', prepared in .* within training.data_timeout_seconds = 0.5"
+    with pytest.raises(RunError, match=f"step 4: no batch came from {source}"):
+        train(changed(cfg, training={"data_timeout_seconds": 0.5, "checkpoint_every": 2}), tmp_path)
+    release.set()
+    assert saved_steps(tmp_path) == [2] and ends == [1]
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_data_do_not_come_saves_and_stops(cfg, tmp_path, monkeypatch, number, code):
+    release = holding_up(monkeypatch, at=4)
+    waits = Feed.next
+
+    def next_batch(self, step):
+        if step == 4:
+            threading.Timer(0.3, os.kill, (os.getpid(), number)).start()
+        return waits(self, step)
+
+    monkeypatch.setattr(Feed, "next", next_batch)
+    result = train(changed(cfg, training={"validation_every": 0}), tmp_path)
+    release.set()
+    assert (result.step, result.exit_code) == (3, code)
+    assert saved_steps(tmp_path) == [3]
+
+
+def test_an_error_of_the_data_comes_out_as_it_is(cfg, tmp_path, monkeypatch):
+    def broken(prepared, **asked):
+        raise RunError("a shard is cut short")
+        yield
+
+    monkeypatch.setattr(pipeline, "batches", broken)
+    with pytest.raises(RunError, match="a shard is cut short"):
+        train(cfg, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["compile_update", "validation", "save"])
+def test_a_signal_during_anything_long_is_acted_upon_after_it(cfg, tmp_path, monkeypatch, where):
+    """Compiling: nothing is learnt yet. Validating or saving after step 2: the run ends there."""
+    owner, name = {
+        "compile_update": (loop, "compile_update"),
+        "validation": (Validation, "loss"),
+        "save": (Checkpoints, "save"),
+    }[where]
+    original = getattr(owner, name)
+
+    def interrupted(*inputs, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*inputs, **options)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    result = train(changed(cfg, training={"checkpoint_every": 2}), tmp_path)
+    assert (result.step, result.exit_code) == (0 if where == "compile_update" else 2, 143)
+    assert saved_steps(tmp_path) == ([] if where == "compile_update" else [2])

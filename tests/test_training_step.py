@@ -83,3 +83,55 @@ def test_rows_that_fill_up_a_batch_do_not_count():
     np.testing.assert_allclose(filled, alone, rtol=1e-6)
     assert float(filled[1]) == 32.0
     assert abs(float(score(batch, jnp.ones(4))[0]) - float(alone[0])) > 1.0
+
+
+def skipping(learning_rate_steps: int = 6):
+    """(update, state at step 0, where batches lie, optimizer) under `on_nonfinite` "skip", dropout on."""
+    cfg = settings(SEGMENTS, training={"batch_size": 8, "on_nonfinite": "skip", "steps": learning_rate_steps})
+    made = plan.make(cfg)
+    update = step.compile_update(cfg, made.model, EOT, made.optimizer, made.target, made.mesh)
+    return update, lambda: state.create(cfg, made.optimizer, made.target), sharding.batch(made.mesh)
+
+
+def spoilt(before):
+    """The state with a weight that is not finite, so that the loss and the gradient are not either."""
+    scale = jax.tree.leaves(before.params)[0]
+    leaves, tree = jax.tree.flatten(before.params)
+    return before._replace(params=jax.tree.unflatten(tree, [scale.at[(0,) * scale.ndim].set(jnp.nan), *leaves[1:]]))
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_the_data_go_on():
+    update, start, where = skipping()
+    batch = jax.device_put(tokens(8), where)
+    before = jax.device_get(spoilt(start()))
+    after, numbers = jax.device_get(update(spoilt(start()), batch))
+    assert not np.isfinite(numbers["loss"]) and int(numbers["skipped_steps"]) == 1
+    assert int(after.step) == 1 and int(step.applied(after.optimizer)) == 0
+    for old, new in zip(jax.tree.leaves(before[:2]), jax.tree.leaves(after[:2]), strict=True):
+        assert old.tobytes() == new.tobytes()
+
+
+def test_after_a_skipped_step_the_rate_goes_on_where_it_was_and_dropout_does_not():
+    """One update from step 0, and one from step 1 with nothing learnt: equal rates, other dropout, one step skipped."""
+    update, start, where = skipping()
+    batch = jax.device_put(tokens(8), where)
+    _, first = update(start(), batch)
+    late = start()._replace(step=jnp.int32(1))
+    after, second = update(late, batch)
+    assert float(first["learning_rate"]) == float(second["learning_rate"]) == pytest.approx(0.5e-2)
+    assert float(first["loss"]) != float(second["loss"])
+    assert (int(first["skipped_steps"]), int(second["skipped_steps"])) == (0, 1)
+    assert int(after.step) - int(step.applied(after.optimizer)) == 1
+
+
+def test_a_step_that_is_finite_is_the_same_under_either_policy():
+    update, start, where = skipping()
+    after, numbers = update(start(), jax.device_put(tokens(8), where))
+    cfg = settings(SEGMENTS, training={"batch_size": 8})
+    made = plan.make(cfg)
+    plain = step.compile_update(cfg, made.model, EOT, made.optimizer, made.target, made.mesh)
+    other, others = plain(start(), jax.device_put(tokens(8), where))
+    for name in others:
+        np.testing.assert_allclose(numbers[name], others[name], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), after, other)
+    assert "skipped_steps" not in others

@@ -5,17 +5,21 @@
 | 0 | done |
 | 1 | the run failed; what is on disk is whole |
 | 2 | a wrong argument, recipe or input |
+| 75 | another process of the run died, or ended by itself (`distributed.peers`) |
 | 130, 143 | asked to stop by Ctrl-C or SIGTERM; a training run has saved a checkpoint |
 | 141 | the reader of our output went away, as in `... | head` |
 """
 
 import argparse
+import contextlib
 import difflib
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from rove_jax.errors import RunError, UsageError
@@ -48,7 +52,8 @@ def run(main: Callable[[], int | None]) -> int:
         elif isinstance(stream, io.TextIOWrapper):  # an encoding that lacks a character must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = main()
+        with terminable():
+            code = main()
         sys.stdout.flush()
         return code or 0
     except UsageError as error:
@@ -58,6 +63,8 @@ def run(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return fail(130, "interrupted")
     except SystemExit as stop:
+        if stop.code == 143:
+            return fail(143, "asked to stop (SIGTERM)")
         if isinstance(stop.code, str):
             return fail(1, stop.code)
         return stop.code or 0
@@ -77,6 +84,23 @@ def run(main: Callable[[], int | None]) -> int:
             raise
         what = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
         return fail(1, f"out of device memory ({what}); use a smaller batch, training.accumulation or model.remat")
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """While open, SIGTERM raises `SystemExit` with 143, as Ctrl-C raises `KeyboardInterrupt`.
+
+    Not if whoever called us ignores it or catches it. Outside the main thread Python allows no handlers.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def fail(code: int, message: str) -> int:

@@ -4,14 +4,15 @@ says what a run would take, `verify` whether what it saved is whole."""
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from rove_jax import config, recipes
+from rove_jax import config, distributed, recipes
 from rove_jax.cli import exits
 from rove_jax.errors import UsageError
 from rove_jax.training.stop import StopRequest
-
 
 JOBS = ("plan", "verify")
 """Words before the arguments that ask for something else than training: modules of this package with a `main`."""
@@ -37,30 +38,71 @@ def parser() -> exits.Parser:
     top.add_argument("--workdir", type=Path, metavar="DIR", help="folder of the run, new or to go on with")
     top.add_argument("--dry-run", action="store_true", help="print what would run, make nothing, and stop")
     top.add_argument("--fields", action="store_true", help="list the fields of a recipe, and stop")
+    top.add_argument(
+        "--distributed",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="join other processes: if the environment tells of some (the default), or else fail, or never",
+    )
+    top.add_argument(
+        "--allow-change",
+        nargs="+",
+        default=[],
+        metavar="FIELD",
+        help="go on with a run though these fields differ from what it began with, such as optimizer.peak_lr or "
+        "data.source (for other data); the change is put on record",
+    )
     top.add_argument("--profile", type=int, default=0, metavar="STEPS", help="trace so many steps with JAX's profiler")
     return top
 
 
 def train(argv: Sequence[str]) -> int:
     """What `main` does, errors raised."""
-    arguments, overrides = parser().parse_known_args(argv)
-    settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
-    if arguments.profile < 0:
-        raise UsageError(f"--profile {arguments.profile}: must be a number of steps")
-    if arguments.dry_run:
-        return dry_run(settings)
-    if arguments.workdir is None:
-        raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
     with StopRequest() as request:
-        return run(settings, arguments.workdir, arguments.profile, request)
+        arguments, overrides = parser().parse_known_args(argv)
+        settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
+        if arguments.profile < 0:
+            raise UsageError(f"--profile {arguments.profile}: must be a number of steps")
+        if arguments.workdir is None and not arguments.dry_run:
+            raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
+        distributed.keep_freed_memory()
+        peers = distributed.initialize(
+            arguments.distributed,
+            heartbeat_seconds=settings.training.heartbeat_seconds,
+            processes=settings.mesh.processes,
+        )
+
+        def work() -> int:
+            if arguments.dry_run:
+                return dry_run(settings)
+            return run(settings, arguments.workdir, arguments.profile, request)
+
+        return work() if peers is None else together(peers, work)
+
+
+def together(peers: distributed.Peers, work: Callable[[], int]) -> NoReturn:
+    """Do `work` as one process of many, and end the process so that the others end as well."""
+
+    def work_and_wait() -> int:
+        with peers:
+            code = work()
+            peers.finish()
+        return code
+
+    code = 1
+    try:
+        code = exits.run(work_and_wait)
+    finally:
+        error = sys.exception()
+        if error is not None:
+            traceback.print_exception(error)
+        peers.leave(code)
 
 
 def dry_run(settings: config.Config) -> int:
     """Print the resolved config as JSON, and what it comes to here; make no folder, no cache, no array."""
-    from rove_jax import distributed
     from rove_jax.training import plan, start
 
-    distributed.initialize()
     lines = plan.make(settings).lines()
     start.check_sources(settings)
     if distributed.is_writer():
@@ -69,20 +111,18 @@ def dry_run(settings: config.Config) -> int:
     return 0
 
 
-def run(settings: config.Config, workdir: Path, profile_steps: int, request: StopRequest) -> int:
+def run(
+    settings: config.Config, workdir: Path, profile_steps: int, request: StopRequest, allow_change: Sequence[str] = ()
+) -> int:
     """Train, say where everything is, and evaluate a finished run if its config wants that."""
-    from rove_jax import distributed
-
-    distributed.keep_freed_memory()
-    distributed.initialize()
     cache = distributed.keep_compiled(settings.training.compilation_cache)
     from rove_jax.training import loop
 
-    result = loop.run(settings, workdir, profile_steps=profile_steps, request=request)
+    result = loop.run(settings, workdir, profile_steps=profile_steps, allow_change=allow_change, request=request)
     if distributed.is_writer():
         print(f"compiled       programs are kept in {cache}")
         summarize(result, settings, workdir, profile_steps)
-    if result.finished and not result.exit_code and settings.evaluation.at_end:
+    if result.finished and not result.exit_code and settings.evaluation.at_end and distributed.is_writer():
         from rove_jax.evaluation.at_end import evaluate_run
 
         evaluate_run(workdir)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,30 @@ from rove_jax.data import pipeline, prepare, tokenizers
 from rove_jax.errors import RunError
 from rove_jax.training import plan as plans
 from rove_jax.training import start as starts
+from rove_jax.training.agreement import Agreement
 from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.feed import Feed
 from rove_jax.training.metrics import Clock, Metrics, Progress
 from rove_jax.training.profile import Profile
-from rove_jax.training.run_folder import RECORD, Origin, RunFolder, check_owner, stored_config, versions
+from rove_jax.training.run_folder import (
+    CONFIG,
+    RECORD,
+    Origin,
+    RunFolder,
+    check_allowed,
+    check_owner,
+    record_of,
+    stored_config,
+    versions,
+)
 from rove_jax.training.step import Update, compile_update
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 from rove_jax.training.validation import Validation
 
 PROFILE = "profile"
+
+SKIPS = 100
+"""Steps in a row that are skipped since they are not finite. One more, and the run ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +62,24 @@ def run(
     workdir: str | Path,
     *,
     profile_steps: int = 0,
+    allow_change: Sequence[str] = (),
     say: Callable[[str], None] = print,
     request: StopRequest | None = None,
 ) -> Result:
     """Train until `training.steps` or `training.stop_after`, from the last checkpoint in `workdir` if there is one.
 
-    `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler. `request`, entered by the
-    caller, knows of signals from before the first update; without it they are looked for from there on.
+    `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler. Fields in `allow_change`
+    may differ from those that the run began with, from here on. `request`, entered by the caller, knows of signals from
+    before the first update; without it they are looked for from there on.
 
     Raises `UsageError`, before any training, for settings that cannot run here or are not those of the run in
     `workdir`; `RunError` for a loss that is not finite or a disk that takes no more, the last good checkpoint kept.
     """
     workdir = Path(workdir)
     end = min(settings.training.steps, settings.training.stop_after or settings.training.steps)
-    check_owner(workdir, settings)
-    done = already_there(settings, workdir, end)
+    check_allowed(allow_change)
+    changed = check_owner(workdir, settings, allow_change)
+    done = None if changed else already_there(settings, workdir, end)
     if done is not None:
         return done
     plan = plans.make(settings)
@@ -72,17 +90,25 @@ def run(
 
     with contextlib.ExitStack() as stack:
         request = request or stack.enter_context(StopRequest())
-        folder = stack.enter_context(RunFolder(workdir, settings)) if writer else None
+        folder = stack.enter_context(RunFolder(workdir, settings, allow_change)) if writer else None
+        distributed.meet("run folder")  # the others write to it once it is known to be ours
         checkpoints = stack.enter_context(
             Checkpoints(workdir, keep_last=settings.training.keep_last, keep_every=settings.training.keep_every)
         )
-        start = starts.find(plan, checkpoints, origin, workdir)
+        start = starts.find(plan, checkpoints, origin, workdir, allow_change)
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
+        changed = [*changed, *start.changes]
+        record["changes"] = record_of(workdir, start.step, changed)
         if folder:
             folder.write(RECORD, record)
+            folder.write(CONFIG, config.to_dict(settings))
             data = prepared.about(settings.training.steps * settings.training.batch_size)
             lines = [*plan.lines(), f"data           {data}", f"run            {workdir}: {start.source}"]
-            for line in [*lines, *(f"skipped        {line}" for line in start.skipped)]:
+            lines += [f"skipped        {line}" for line in start.skipped]
+            lines += [
+                f"changed        {what}: {before!r} before, {now!r} from here on" for what, before, now in changed
+            ]
+            for line in lines:
                 say(line)
         trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
@@ -116,6 +142,7 @@ class Trainer:
         self.eot, self.prepared = eot, prepared
         self.checkpoints, self.record = checkpoints, record
         self.validation = Validation(plan, prepared, eot)
+        self.in_a_row = 0  # steps that were not finite
 
     def batches(self, step: int) -> Iterator[jax.Array]:
         """The batches of the updates after `step` updates, on the devices: int32 [B, T + 1]."""
@@ -139,32 +166,39 @@ class Trainer:
         update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
         report = Report(workdir, plan.settings, start.step, writer=writer)
         profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
-        with report, profile:
-            step = self.updates(update, start, end, report, profile, request)
-        code = EXIT_CODES[request.signal] if request.signal else 0
+        agreement = Agreement(request, plan.mesh)
+        feed = Feed(
+            self.batches(start.step),
+            source=f"data.source = {plan.settings.data.source!r}, prepared in {self.prepared.path}",
+            timeout=self.settings.data_timeout_seconds,
+            agreement=agreement,
+        )
+        with report, profile, feed:
+            step = self.updates(update, start, end, report, profile, feed)
+        code = EXIT_CODES[agreement.signal] if agreement.signal else 0
         best, best_loss = self.checkpoints.best(), self.checkpoints.best_loss()
         return Result(step, step - start.step, step == self.settings.steps, code, best, best_loss)
 
     def updates(
-        self, update: Update, start: starts.Start, end: int, report: "Report", profile: Profile, request: StopRequest
+        self, update: Update, start: starts.Start, end: int, report: "Report", profile: Profile, feed: Feed
     ) -> int:
         """The loop itself; returns the step it got to. The numbers of an update are read while the next one runs."""
         step, state = start.step, start.state
-        batches = self.batches(step)
-        batch = report.fetch(batches)
+        self.agreement = feed.agreement
+        batch = None if self.agreement.ask() else report.fetch(feed, step + 1)
         unread: dict[str, jax.Array] | None = None
-        while step < end and not request.signal:
+        while step < end and batch is not None and not self.agreement.signal:
             with profile.update(step):
                 state, metrics = update(state, batch)
-            if step + 1 < end:
-                batch = report.fetch(batches)
+            metrics |= self.agreement.vote()
+            batch = report.fetch(feed, step + 2) if step + 1 < end else None
             if unread is not None:
                 report.row(step, self.read(step, unread))
             step, unread = step + 1, metrics
             profile.updated(step, state)
             self.checkpoints.check()
             validates, saves = self.due(step, end)
-            if validates or saves or request.signal:
+            if validates or saves or self.agreement.signal:
                 # Only a state whose own numbers have been read, and are finite, is validated and saved.
                 numbers, unread = self.read(step, unread), None
                 with report.clock.pausing():
@@ -172,7 +206,7 @@ class Trainer:
                 # The row first: a kill in between then costs a row that is written again, not one that is missing.
                 report.row(step, numbers, loss)
                 best = self.checkpoints.best_loss()
-                if saves or request.signal or (loss is not None and (best is None or loss < best)):
+                if saves or self.agreement.signal or (loss is not None and (best is None or loss < best)):
                     with report.clock.pausing():
                         self.checkpoints.save(state, self.record, loss)
         if unread is not None:
@@ -188,15 +222,22 @@ class Trainer:
         return validates, step % self.settings.checkpoint_every == 0 or step == end or self.checkpoints.owed
 
     def read(self, step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
-        """The numbers of update `step`, waiting for them. Raises `RunError` if one is not finite."""
+        """The numbers of update `step`, waiting for them, without those that are not finite if the step was skipped.
+
+        Raises `RunError` if one is not finite and steps are not to be skipped, or have been for too long.
+        """
         numbers = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                with contextlib.suppress(RunError):  # of a write that fails as well; this is what ends the run
-                    self.checkpoints.settle()
-                advice = "try a lower optimizer.peak_lr or a longer optimizer.warmup_steps"
-                raise RunError(f"step {step}: {name} is {value}; {self.checkpoints.kept()}; {advice}")
-        return numbers
+        self.agreement.count(numbers)
+        bad = [name for name, value in numbers.items() if not math.isfinite(value)]
+        skips = self.settings.on_nonfinite == "skip" and "parameter_norm" not in bad
+        self.in_a_row = self.in_a_row + 1 if bad else 0
+        if bad and not (skips and self.in_a_row <= SKIPS):
+            with contextlib.suppress(RunError):  # of a write that fails as well; this is what ends the run
+                self.checkpoints.settle()
+            advice = "try a lower optimizer.peak_lr or a longer optimizer.warmup_steps"
+            again = f", after {SKIPS} steps that were skipped" if skips else ""
+            raise RunError(f"step {step}: {bad[0]} is {numbers[bad[0]]}{again}; {self.checkpoints.kept()}; {advice}")
+        return {name: value for name, value in numbers.items() if name not in bad}
 
 
 class Report:
@@ -209,15 +250,16 @@ class Report:
         self.progress = Progress(step=step, steps=self.steps, shown=writer)
         self.clock = Clock(step)
 
-    def fetch(self, batches: Iterator[jax.Array]) -> jax.Array:
+    def fetch(self, feed: Feed, step: int) -> jax.Array | None:
         with self.clock.waiting():
-            return next(batches)
+            return feed.next(step)
 
     def row(self, step: int, numbers: dict[str, float], validation_loss: float | None = None) -> None:
         speed = self.clock.measure(step, self.tokens_per_step)
         self.progress.show(
             step,
-            loss=numbers["loss"],
+            loss=numbers.get("loss") if "grad_norm" in numbers else None,
+            skipped=int(numbers.get("skipped_steps", 0)),
             tokens_per_second=speed["tokens_per_second"],
             validation_loss=validation_loss,
         )
@@ -225,7 +267,8 @@ class Report:
             return
         if self.metrics:
             validated = {} if validation_loss is None else {"validation_loss": validation_loss}
-            self.metrics.write({"step": step, "loss": numbers["loss"], **validated, **numbers, **speed})
+            first = {name: numbers[name] for name in ("loss",) if name in numbers}
+            self.metrics.write({"step": step, **first, **validated, **numbers, **speed})
         self.clock.restart(step)
 
     def __enter__(self) -> "Report":

@@ -155,9 +155,20 @@ class Progress:
             initial=step, total=steps, desc="step", bar_format=layout, file=self.stream, disable=not self.bars
         )
 
-    def show(self, step: int, *, loss: float, tokens_per_second: float, validation_loss: float | None = None) -> None:
-        """Show that `step` updates are done."""
-        numbers = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
+    def show(
+        self,
+        step: int,
+        *,
+        loss: float | None,
+        tokens_per_second: float,
+        validation_loss: float | None = None,
+        skipped: int = 0,
+    ) -> None:
+        """Show that `step` updates are done, `skipped` of them in name only; no `loss`: the last one, just now."""
+        if loss is None:
+            self.note(f"step {step}: loss or gradient is not finite; skipped, {skipped} in all")
+        numbers = f"loss {'-' if loss is None else f'{loss:.4f}'}, {tokens_per_second:,.0f} tokens/s"
+        numbers += f", {skipped} steps skipped" if skipped else ""
         self.bar.set_postfix_str(numbers, refresh=False)
         self.bar.update(step - self.bar.n if self.bars else 0)
         now = time.monotonic()

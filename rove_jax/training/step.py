@@ -29,6 +29,8 @@ def update(
     The batch is computed in `training.accumulation` parts; losses and gradients are summed over the parts and divided
     once, by the number of scored tokens of the whole batch, so that parts with fewer of them do not count for more.
     `model` is the model as computed (backend resolved), `placed` the shardings of the parameters.
+
+    With `training.on_nonfinite` "skip", a loss or gradient that is not finite leaves weights and optimizer as they are.
     """
     parts = settings.training.accumulation
     step_key = dropout_key(settings.seed, state.step)
@@ -57,15 +59,28 @@ def update(
     count = jnp.maximum(weight, 1.0)
     gradient = jax.tree.map(lambda leaf: leaf / count, gradient)
     changes, moments = optimizer.update(gradient, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, changes)
-    # If these are finite, so is the new state: the moments come from the gradient, the weights are in their own norm.
+    after = State(optax.apply_updates(state.params, changes), moments, state.step + 1)
+    rate = schedules.learning_rate(settings.optimizer, settings.training.steps)
     metrics = {
         "loss": loss / count,
         "grad_norm": optax.tree.norm(gradient),
-        "parameter_norm": optax.tree.norm(params),
-        "learning_rate": schedules.learning_rate(settings.optimizer, settings.training.steps)(state.step),
+        "learning_rate": rate(applied(state.optimizer)),
     }
-    return State(params, moments, state.step + 1), metrics
+    if settings.training.on_nonfinite == "skip":
+        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["grad_norm"])
+        after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)._replace(step=after.step)
+        metrics["skipped_steps"] = after.step - applied(after.optimizer)
+    # If all of these are finite, so is the new state: its moments come from the gradient, its weights are in the norm.
+    return after, {**metrics, "parameter_norm": optax.tree.norm(after.params)}
+
+
+def applied(optimizer: Any) -> jax.Array:
+    """How many updates an optimizer's state has taken in, int32 scalar: the clock of the learning rate.
+
+    `State.step`, the clock of data and dropout, is ahead of it by the steps that were skipped.
+    """
+    counts = optax.tree.get_all_with_path(optimizer, "count")
+    return counts[0][1]  # each part of a chain keeps the same one
 
 
 def compile_update(

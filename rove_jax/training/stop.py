@@ -1,11 +1,13 @@
 """Being asked to stop: SIGTERM and Ctrl-C, as a flag that the training loop looks at after each step."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
@@ -14,39 +16,63 @@ class StopRequest:
     """While entered, the first SIGTERM or Ctrl-C is remembered. It also ends the process as an exception does, except
     within `waiting`, where only a second Ctrl-C does.
 
-    Remembered in any case, because an exception is lost that is raised in a callback, such as jax's at each collection
-    of garbage. Outside the main thread Python allows no handlers, and nothing changes.
+    Such an exception may come to nothing: raised in a callback, such as jax's at each collection of garbage, it is
+    lost, so it is raised once more a moment later; raised while an extension module is imported, it becomes an
+    `ImportError`, which is turned back. Outside the main thread Python allows no handlers, and nothing changes.
     """
+
+    AGAIN = 0.05
+    """Seconds after which a signal is sent again whose exception was lost."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self.waits = False
+        self.waits = self.waited = False
+        self.sender: threading.Timer | None = None
         self.previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             self.previous = {number: signal.signal(number, self.note) for number in EXIT_CODES}
+        self.hook, sys.unraisablehook = sys.unraisablehook, self.unraisable
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        again = self.signal is signal.SIGINT and number == signal.SIGINT
+        again = self.signal is signal.SIGINT and number == signal.SIGINT and not self.sender
+        self.sender = None
         self.signal = self.signal or signal.Signals(number)
-        if self.waits and not again:
-            return
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        sys.exit(EXIT_CODES[self.signal])
+        if not self.waits or again:
+            self.act()
+
+    def act(self) -> NoReturn:
+        """Raise what the first signal stands for."""
+        if self.signal is signal.SIGTERM:
+            sys.exit(EXIT_CODES[self.signal])
+        raise KeyboardInterrupt
+
+    def unraisable(self, what: "sys.UnraisableHookArgs") -> None:
+        """Python's hook for exceptions that nobody can get."""
+        if self.signal is None or not isinstance(what.exc_value, KeyboardInterrupt | SystemExit):
+            self.hook(what)
+        elif not self.waits:
+            self.sender = threading.Timer(self.AGAIN, os.kill, (os.getpid(), self.signal))
+            self.sender.daemon = True
+            self.sender.start()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Around work that looks at `signal` itself."""
-        self.waits = True
+        self.waits = self.waited = True
         try:
             yield
         finally:
             self.waits = False
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.sender:
+            self.sender.cancel()
+        sys.unraisablehook = self.hook
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if self.signal and isinstance(error, Exception) and not self.waited:
+            self.act()

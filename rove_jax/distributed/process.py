@@ -1,34 +1,13 @@
-"""The process a command runs in: who it is among others, and where compiled programs are kept."""
+"""The process a command runs in: whether it writes, where compiled programs are kept, what it does with memory."""
 
 import ctypes
 import importlib.util
 import os
+import threading
+import time
 from pathlib import Path
 
-from rove_jax.errors import UsageError
-
 ACCELERATOR_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
-
-
-def initialize() -> None:
-    """Join the other processes of a run, if the environment says that there are any.
-
-    They are started by hand or by a script with JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID. Without the address this is a run of one process, whatever else a cluster has put into the
-    environment. Must come before anything that looks at devices.
-    """
-    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    if not address:
-        return
-    numbers = {}
-    for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
-        value = os.environ.get(name, "")
-        if not value.isdigit():
-            raise UsageError(f"{name} = {value!r}: JAX_COORDINATOR_ADDRESS is set, so this must be a whole number")
-        numbers[name] = int(value)
-    import jax
-
-    jax.distributed.initialize(address, numbers["JAX_NUM_PROCESSES"], numbers["JAX_PROCESS_ID"])
 
 
 def is_writer() -> bool:
@@ -73,3 +52,13 @@ def keep_freed_memory() -> None:
     # Numbers from glibc's malloc.h: M_ARENA_MAX (one heap that all threads share), M_MMAP_MAX, M_TRIM_THRESHOLD.
     for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1)):
         mallopt(option, value)
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End this process with `code` in so many seconds, whatever it is doing then, unless it has ended before."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()
