@@ -8,7 +8,7 @@ import jax
 from rove_jax import config, sharding
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
-from rove_jax.training.checkpoint import Checkpoints, say
+from rove_jax.training.checkpoint import Checkpoints, check_local, say
 from rove_jax.training.run_folder import stored_config
 
 
@@ -34,6 +34,7 @@ def load_model(
     or no such checkpoint, `RunError` if the one asked for, or every one, is damaged.
     """
     path = Path(path)
+    check_local(path)
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; give the folder of a training run")
     with Checkpoints(path) as checkpoints:

@@ -37,8 +37,8 @@ def verify(capsys, *words) -> tuple[int, list[str]]:
 
 
 def test_a_run_is_verified_without_its_data_or_its_lock_and_left_as_it_is(workdir, capsys):
-    before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
     with take(workdir / ".lock"):  # as if it were training
+        before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
         code, lines = verify(capsys, "--workdir", workdir)
     assert code == 0 and [line.partition(",")[0] for line in lines] == [
         f"step {n}: whole: 59 arrays" for n in (1, 2, 3)
@@ -74,6 +74,7 @@ def test_the_damaged_array_is_named(workdir, capsys):
     [
         (["--workdir", "nowhere"], "--workdir nowhere: no such folder"),
         (["--workdir", "."], ".: holds no checkpoints/"),
+        (["--workdir", "gs://bucket/run"], "gs://bucket/run: a run folder cannot lie in an object store"),
         (["--workdir", "run", "--step", "9"], "--step 9: no such checkpoint in run; there are 1, 2, 3"),
         (["--workdir", "run", "--stp", "9"], "--stp: no such option; did you mean --step?"),
         ([], "--workdir"),

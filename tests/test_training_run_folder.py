@@ -162,6 +162,19 @@ def test_a_folder_that_is_no_run_is_refused(cfg, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize("store", ["gs://bucket/run", "s3://bucket/run"])
+def test_an_object_store_is_refused_everywhere(cfg, tmp_path, monkeypatch, store):
+    monkeypatch.chdir(tmp_path)
+    for use in (
+        lambda: train(cfg, store),
+        lambda: zoo.load_model(store),
+        lambda: train(started_from(cfg, store), tmp_path / "run"),
+    ):
+        with pytest.raises(UsageError, match=f"{store}: a run folder cannot lie in an object store"):
+            use()
+    assert not list(tmp_path.glob("[gs][s3]:"))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "\0"])
 def test_a_damaged_config_is_named(cfg, tmp_path, text):
     (tmp_path / "config.json").write_text(text)

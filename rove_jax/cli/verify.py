@@ -34,9 +34,10 @@ def verify(arguments: argparse.Namespace) -> int:
     """What `main` does, errors raised."""
     import jax
 
-    from rove_jax.training.checkpoint import Checkpoints
+    from rove_jax.training.checkpoint import Checkpoints, check_local
 
     jax.config.update("jax_platforms", "cpu")  # the accelerators may be in the hands of the run itself
+    check_local(arguments.workdir)
     if not arguments.workdir.is_dir():
         raise UsageError(f"--workdir {arguments.workdir}: no such folder; give the folder of a training run")
     with Checkpoints(arguments.workdir) as checkpoints:

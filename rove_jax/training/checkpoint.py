@@ -46,6 +46,7 @@ class Checkpoints:
 
         Raises `UsageError` if there is nothing to read, or a checkpoint of another format.
         """
+        check_local(run_folder)
         self.folder = epath.Path(run_folder).resolve() / FOLDER
         self.keep_last, self.keep_every = keep_last, keep_every
         if keep_last is not None:
@@ -266,6 +267,15 @@ class Checkpoints:
                 raise
         finally:
             self.saver.close()
+
+
+def check_local(run_folder: Path) -> None:
+    """Raise `UsageError` for a folder in a store such as gs://, which has neither the locks nor the appending to files,
+    nor the renaming at one stroke, that a run folder is safe by."""
+    scheme, _, rest = str(run_folder).partition(":/")
+    if rest and scheme.isalnum() and len(scheme) > 1:
+        advice = "give a folder on a disk or on a file system that is mounted, and copy it when the run is done"
+        raise UsageError(f"{scheme}://{rest.lstrip('/')}: a run folder cannot lie in an object store; {advice}")
 
 
 def say(line: str) -> None:

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from rove_jax import config
 from rove_jax.errors import RunError, UsageError, nearest
-from rove_jax.training.checkpoint import FOLDER
+from rove_jax.training.checkpoint import FOLDER, check_local
 from rove_jax.training.metrics import FILE, read_rows, replace_text
 
 CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
@@ -92,6 +92,7 @@ class RunFolder:
 def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()) -> list[Change]:
     """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
     has neither a checkpoint nor a row of metrics to lose. Returns what differs and is `allowed` to: fields or parts."""
+    check_local(path)
     stored = stored_config(path)
     if stored is None:
         if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):

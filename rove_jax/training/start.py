@@ -9,7 +9,7 @@ from rove_jax import config
 from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
-from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.checkpoint import Checkpoints, check_local
 from rove_jax.training.plan import Plan
 from rove_jax.training.run_folder import Change, Origin
 
@@ -54,6 +54,7 @@ def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str, tupl
     scaling and alpha. The tokenizer may not, nor the shapes, nor pairing, base and dims of a rotation that both have.
     """
     name = f"training.init_from = {str(folder)!r}"
+    check_local(folder)
     if not folder.is_dir():
         raise UsageError(f"{name}: no such folder")
 
