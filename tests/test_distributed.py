@@ -35,14 +35,17 @@ with StopRequest():
 
 
 class Processes:
-    """Processes that are one run, on this machine's CPUs."""
+    """Processes that are one run, on this machine's CPU, a device each.
+
+    With two devices to a process, collectives over gloo can wait for each other without end on jax 0.10.2.
+    """
 
     def __init__(self, folder: Path, checkout: Path) -> None:
         self.folder, self.checkout = folder, checkout
         self.running: list[subprocess.Popen] = []
         self.outputs: list[Path] = []
 
-    def start(self, count: int, words: list[str], *, devices: int = 1) -> None:
+    def start(self, count: int, words: list[str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -53,7 +56,7 @@ class Processes:
                 "JAX_NUM_PROCESSES": str(count),
                 "JAX_PROCESS_ID": str(index),
             }
-            environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)} | (place if count > 1 else {})
+            environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"} | (place if count > 1 else {})
             self.outputs.append(self.folder / f"output-{index}.txt")
             with self.outputs[-1].open("w") as file:
                 self.running.append(
@@ -179,9 +182,8 @@ def config():
 def cfg(tmp_path_factory) -> config.Config:
     programs = tmp_path_factory.mktemp("programs")
     training = {"steps": 8, "batch_size": 8, "checkpoint_every": 4, "compilation_cache": str(programs)}
-    mesh = config.Mesh(data=2, fsdp=2)
     base = settings(corpus(tmp_path_factory.mktemp("corpus")), base=SETTINGS, training=training)
-    return changed(base, mesh={"data": mesh.data, "fsdp": mesh.fsdp}, model={"mlp_width": 32})
+    return changed(base, mesh={"data": -1})
 
 
 @pytest.fixture
@@ -197,10 +199,10 @@ def numbers(workdir: Path) -> np.ndarray:
 
 @pytest.mark.slow
 def test_any_number_of_processes_is_the_same_run(processes, command, cfg, tmp_path):
-    """1, 2 and 4 processes straight through, and one run that goes through 1, 2, 4 and 1 of them, two steps each."""
-    for count in (1, 2, 4):
+    """1 and 2 processes straight through, and one run that goes through 1, 2, 4 and 1 of them, two steps each."""
+    for count in (1, 2):
         workdir = tmp_path / str(count)
-        processes.start(count, command("--workdir", workdir, "--mesh.processes", count), devices=4 // count)
+        processes.start(count, command("--workdir", workdir, "--mesh.processes", count, "--mesh.fsdp", count))
         assert processes.codes() == [0] * count, processes.said()
         assert saved_steps(workdir)[-1] == 8
         assert "step 8 of 8: finished" in processes.outputs[0].read_text()
@@ -210,10 +212,10 @@ def test_any_number_of_processes_is_the_same_run(processes, command, cfg, tmp_pa
     straight = numbers(tmp_path / "1")
     assert straight[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     for stop, count in ((2, 1), (4, 2), (6, 4), (8, 1)):
-        more = ("--workdir", tmp_path / "resumed", "--training.stop-after", stop)
-        processes.start(count, command(*more), devices=4 // count)
+        more = ("--workdir", tmp_path / "resumed", "--training.stop-after", stop, "--mesh.fsdp", min(count, 2))
+        processes.start(count, command(*more))
         assert processes.codes() == [0] * count, processes.said()
-    for other in ("2", "4", "resumed"):
+    for other in ("2", "resumed"):
         np.testing.assert_allclose(numbers(tmp_path / other), straight, rtol=1e-5, err_msg=other)
     one, resumed = (arrays(changed(cfg, mesh={"data": 1, "fsdp": 1}), tmp_path / name, 8) for name in ("1", "resumed"))
     for name, leaf in one.items():
@@ -224,7 +226,7 @@ def test_any_number_of_processes_is_the_same_run(processes, command, cfg, tmp_pa
 def test_a_signal_to_one_process_saves_the_same_step_in_all(processes, command, tmp_path):
     workdir = tmp_path / "run"
     words = ("--workdir", workdir, "--training.steps", 10**6, "--training.validation-every", 0)
-    processes.start(2, command(*words, "--training.checkpoint-every", 10**6), devices=2)
+    processes.start(2, command(*words, "--training.checkpoint-every", 10**6))
     processes.wait_for(lambda: len(rows(workdir, "step")) > 3)
     processes.running[1].terminate()
     assert processes.codes(60) == [143, 143], processes.said()
@@ -237,14 +239,14 @@ def test_a_signal_to_one_process_saves_the_same_step_in_all(processes, command, 
 def test_a_process_killed_in_training_costs_nothing_but_time(processes, command, cfg, tmp_path, victim):
     workdir = tmp_path / "run"
     words = ("--workdir", workdir, "--training.steps", 400, "--training.checkpoint-every", 5)
-    processes.start(2, command(*words, "--training.heartbeat-seconds", 5), devices=2)
+    processes.start(2, command(*words, "--training.heartbeat-seconds", 5))
     processes.wait_for(lambda: len(rows(workdir, "step")) > 12)
     processes.running[victim].kill()
     assert processes.codes(30)[1 - victim] == 75, processes.said()
     [line] = processes.errors(1 - victim)
     assert "died" in line and "The same command" in line
     reached = saved_steps(workdir)[-1]
-    processes.start(2, command(*words, "--training.stop-after", reached + 2), devices=2)
+    processes.start(2, command(*words, "--training.stop-after", reached + 2))
     assert processes.codes() == [0, 0], processes.said()
     assert [step for (step,) in rows(workdir, "step")] == list(range(1, reached + 3))
 

@@ -29,6 +29,9 @@ def cluster(tmp_path) -> Cluster:
 PLACE = ("--name", "pod", "--zone", "us-west4-a")
 WORDS = ("--config", "configs/tiny_rove.py", "--workdir", '/mnt/it\'s $HOME; "b"')
 """Of the trainer: a workdir that a shell would take apart, were it not quoted at each layer."""
+JOINED = ("--distributed", "on")
+TRAINER = ("-m", "train", *JOINED)
+ALONE = ("-m", "train", "--distributed", "off")
 CALLS = [
     ("tpu_pod.sh", "create", *PLACE, "--type", "v5litepod-256", "--version", "v2-alpha-tpuv5-lite", "--spot"),
     ("tpu_pod.sh", "create", *PLACE, "--type", "t", "--version", "v", "--queued", "--", "--network=a b"),
@@ -101,7 +104,7 @@ def test_a_worker_of_a_slice_learns_who_it_is(cluster: Cluster, endpoints: str) 
         assert started.returncode == 0, started.stderr
         home = cluster.place / f"machines/worker-{worker}/rove"
         wait_for(lambda home=home: "exit code 0" in (home / "train.log").read_text())
-        assert cluster.trained(worker) == ["10.0.0.1:8482", "2", worker, "", str(home), *WORDS]
+        assert cluster.trained(worker) == ["10.0.0.1:8482", "2", worker, "", str(home), *JOINED, *WORDS]
 
 
 def test_a_run_on_a_slice_is_not_started_twice_is_followed_and_is_stopped(cluster: Cluster) -> None:
@@ -128,7 +131,7 @@ def test_a_task_of_slurm_knows_its_place_and_its_gpus(cluster: Cluster, per: str
     assert done.returncode == 0, done.stderr
     for task, ids in zip("01", devices):
         assert cluster.trained(task)[:4] == ["n1:99", "2", task, ids]
-        assert cluster.trained(task)[5:] == ["-m", "train", *WORDS]
+        assert cluster.trained(task)[5:] == [*TRAINER, *WORDS]
     submitted = cluster.recorded()[0]
     assert f"--chdir={cluster.checkout}" in submitted
     assert {"--gpus-per-node=2", f"--ntasks-per-node={1 if per == 'node' else 2}"} < set(submitted)
@@ -148,13 +151,14 @@ def test_a_pod_of_gke_knows_its_place(cluster: Cluster) -> None:
     assert "\n" not in command and "$(" not in command
     environment = cluster.environment | {"TPU_WORKER_HOSTNAMES": "w-0.w,w-1.w", "TPU_WORKER_ID": "1"}
     subprocess.run(["bash", "-c", command], env=environment, check=True)
-    assert [*cluster.trained(1)[:4], *cluster.trained(1)[5:]] == ["w-0.w:8482", "2", "1", "", "-m", "train", *WORDS]
+    assert [*cluster.trained(1)[:4], *cluster.trained(1)[5:]] == ["w-0.w:8482", "2", "1", "", *TRAINER, *WORDS]
     elsewhere = subprocess.run(["bash", "-c", command], env=cluster.environment, capture_output=True, text=True)
     assert elsewhere.returncode != 0 and "TPU_WORKER_HOSTNAMES" in elsewhere.stderr
 
-    assert cluster.run("gke.sh", *place, "--", *WORDS).returncode == 0
+    assert cluster.run("gke.sh", *place, "--restarts", "3", "--", *WORDS).returncode == 0
     (submitted,) = cluster.recorded()
     assert f"--script-dir={cluster.checkout}" in submitted and "pip install" in submitted[-1]
+    assert {"--max-restarts=3", "--restart-on-exit-codes=75"} < set(submitted)
 
 
 def test_machines_over_ssh_know_their_place(cluster: Cluster) -> None:
@@ -163,13 +167,13 @@ def test_machines_over_ssh_know_their_place(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     for process in range(4):
         place = ["one:99", "4", str(process), str(process % 2), str(cluster.checkout)]
-        assert cluster.trained(process) == [*place, "-m", "train", *WORDS]
+        assert cluster.trained(process) == [*place, *TRAINER, *WORDS]
     assert sorted(words[3] for words in cluster.recorded()) == ["me@one", "me@one", "two", "two"]
 
 
 def test_one_machine_needs_no_coordinator_but_for_a_process_per_gpu(cluster: Cluster) -> None:
     assert cluster.run("gpu_node.sh", "--", *WORDS).returncode == 0
-    assert cluster.trained("") == ["none", "", "", "", str(cluster.checkout), "-m", "train", *WORDS]
+    assert cluster.trained("") == ["none", "", "", "", str(cluster.checkout), *ALONE, *WORDS]
     assert cluster.run("gpu_node.sh", "--per", "gpu", "--gpus", "1", "--", *WORDS).returncode == 0
     assert cluster.trained(0)[:4] == ["127.0.0.1:8482", "1", "0", "0"]
     assert cluster.recorded() == []

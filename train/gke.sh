@@ -34,7 +34,7 @@ need_arguments 'the arguments of python -m train'
 install=''
 [[ $image ]] || install='python -m pip install --quiet -e ".[tpu,text]" || exit; '
 job='IFS=,; set -- ${TPU_WORKER_HOSTNAMES:?}; export JAX_COORDINATOR_ADDRESS="$1:8482" JAX_NUM_PROCESSES="$#" '
-job+='JAX_PROCESS_ID="${TPU_WORKER_ID:?}"; '"${install}exec $(quote python -m train "${arguments[@]}")"
+job+='JAX_PROCESS_ID="${TPU_WORKER_ID:?}"; '"${install}exec $(quote python -m train --distributed on "${arguments[@]}")"
 [[ $job != *$'\n'* ]] || die 'a line break in an argument: xpk cannot take it'
 
 command=(xpk workload create --cluster="$cluster" --workload="$workload" --tpu-type="$type")
@@ -46,6 +46,7 @@ else
     command+=(--base-docker-image="${base_image:-python:3.12}" --script-dir="$root")
 fi
 [[ ! $storage ]] || command+=(--storage="$storage")
-[[ ! $restarts ]] || command+=(--max-restarts="$restarts")
+# 75 is the code of pods that lost another one. xpk itself adds those from 127 on, 143 among them: preempted, and saved.
+[[ ! $restarts ]] || command+=(--max-restarts="$restarts" --restart-on-exit-codes=75)
 [[ ! $spot ]] || command+=(--spot)
 run "${command[@]}" --command="$job"

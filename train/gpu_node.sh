@@ -58,7 +58,9 @@ for ((id = 0; id < count; id++)); do
         words+=(JAX_COORDINATOR_ADDRESS="${address:-$first}:$port" JAX_NUM_PROCESSES="$count" JAX_PROCESS_ID="$id")
     fi
     [[ $per == node ]] || words+=(JAX_LOCAL_DEVICE_IDS="$((id % gpus))")
-    words+=("$python" -m train "${arguments[@]}")
+    mode=on
+    ((count > 1)) || [[ $per == gpu ]] || mode=off
+    words+=("$python" -m train --distributed "$mode" "${arguments[@]}")
     on "${machines[id / gpus]}" "cd && mkdir -p .cache/rove_jax && echo \$\$ >$(pid_file "$id") || exit
 cd $(quote "${folder:-$root}") && exec $(quote "${words[@]}")"
     [[ $dry_run ]] || processes+=("$!")

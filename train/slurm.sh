@@ -44,7 +44,7 @@ case $per in
 esac
 
 task='export JAX_NUM_PROCESSES=$SLURM_NTASKS JAX_PROCESS_ID=$SLURM_PROCID JAX_LOCAL_DEVICE_IDS='"$devices
-exec $(quote "$python" -m train "${arguments[@]}")"
+exec $(quote "$python" -m train --distributed on "${arguments[@]}")"
 job='set -e
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 set -- $hosts

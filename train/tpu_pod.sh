@@ -89,7 +89,7 @@ python3 -m uv pip install --quiet --python venv/bin/python -e "./code[tpu,text]"
     run)
         # A worker learns from the metadata of the slice who it is among the others, where JAX itself would look
         # (jax/_src/clusters/cloud_tpu_cluster.py); an endpoint is "host" or "name:id:host".
-        job="trap : TERM; venv/bin/rove-train $(quote "${arguments[@]}"); echo \"exit code \$?\""
+        job="trap : TERM; venv/bin/rove-train $(quote --distributed on "${arguments[@]}"); echo \"exit code \$?\""
         on all 'cd rove || exit
 if [ -e train.pid ] && pgrep -g "$(cat train.pid)" -f rove-train >/dev/null; then
     echo "error: a run is going on here; stop it first" >&2
