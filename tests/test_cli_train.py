@@ -13,6 +13,9 @@ from tiny_runs import arrays, corpus, differing, rows, settings
 
 from rove_jax.cli import train as command
 from rove_jax.config import to_dict
+from rove_jax.training import loop
+
+RESULT = loop.Result(step=3, trained=3, finished=False, exit_code=0, best_step=None, best_loss=None)
 
 RECIPE = """
 from rove_jax.config import Config, from_dict
@@ -98,6 +101,14 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(recipe, tmp_path, capsys, more
 def test_a_folder_that_cannot_be_written_is_one_line_and_exit_code_1(recipe, capsys):
     assert command.main(["--config", str(recipe), "--workdir", "/proc/run"]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: /proc/run: ")
+
+
+def test_fields_that_may_change_reach_the_run(recipe, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(loop, "run", lambda *given, **named: seen.append(named["allow_change"]) or RESULT)
+    assert command.main(words(recipe, tmp_path, "--seed", "1", "--allow-change", "seed", "optimizer.peak_lr")) == 0
+    assert command.main(words(recipe, tmp_path)) == 0
+    assert seen == [["seed", "optimizer.peak_lr"], []]
 
 
 def wait_for_rows(workdir: Path, count: int, process: subprocess.Popen) -> None:

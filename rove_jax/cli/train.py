@@ -75,7 +75,7 @@ def train(argv: Sequence[str]) -> int:
         def work() -> int:
             if arguments.dry_run:
                 return dry_run(settings)
-            return run(settings, arguments.workdir, arguments.profile, request)
+            return run(settings, arguments.workdir, arguments.profile, request, arguments.allow_change)
 
         return work() if peers is None else together(peers, work)
 
@@ -112,7 +112,7 @@ def dry_run(settings: config.Config) -> int:
 
 
 def run(
-    settings: config.Config, workdir: Path, profile_steps: int, request: StopRequest, allow_change: Sequence[str] = ()
+    settings: config.Config, workdir: Path, profile_steps: int, request: StopRequest, allow_change: Sequence[str]
 ) -> int:
     """Train, say where everything is, and evaluate a finished run if its config wants that."""
     cache = distributed.keep_compiled(settings.training.compilation_cache)
