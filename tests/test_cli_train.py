@@ -106,8 +106,9 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_exit_code_1(recipe, cap
 def test_fields_that_may_change_reach_the_run(recipe, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(loop, "run", lambda *given, **named: seen.append(named["allow_change"]) or RESULT)
-    assert command.main(words(recipe, tmp_path, "--seed", "1", "--allow-change", "seed", "optimizer.peak_lr")) == 0
-    assert command.main(words(recipe, tmp_path)) == 0
+    given = ["--config", str(recipe), "--workdir", str(tmp_path)]
+    assert command.main([*given, "--seed", "1", "--allow-change", "seed", "optimizer.peak_lr"]) == 0
+    assert command.main(given) == 0
     assert seen == [["seed", "optimizer.peak_lr"], []]
 
 
