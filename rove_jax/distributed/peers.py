@@ -70,7 +70,7 @@ class Peers:
             on_abort(lambda: None)
             return None
         peers = cls(state.client, state.process_id, state.num_processes, heartbeat_seconds)
-        on_abort(lambda: peers.aborted(state.coordinator_address))
+        on_abort(lambda: peers.aborted(str(state.coordinator_address)))
         return peers
 
     def watch(self) -> None:
