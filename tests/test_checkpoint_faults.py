@@ -62,7 +62,7 @@ def test_a_damaged_checkpoint_is_skipped_said_and_moved_aside(tmp_path, made, fr
         jax.tree.map(np.testing.assert_array_equal, found.params, fresh.params)
         checkpoints.save(at(fresh, 2), RECORD)
     assert saved_steps(tmp_path) == [1, 2]
-    assert (tmp_path / "checkpoints" / "2.damaged").is_dir()
+    assert str(skipped[0]).endswith("; moved to 2.damaged") and (tmp_path / "checkpoints" / "2.damaged").is_dir()
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.restore(2, made.target)
 

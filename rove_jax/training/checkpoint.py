@@ -5,6 +5,7 @@ folder that is found damaged is moved to `checkpoints/STEP.damaged` when the run
 """
 
 import errno
+import itertools
 import shutil
 import sys
 import time
@@ -129,23 +130,25 @@ class Checkpoints:
             except Damaged as error:
                 skipped[step] = error
                 continue
-            for bad in skipped:
-                self.set_aside(bad)
-            return step, found, list(skipped.values())
+            moved = {bad: self.set_aside(bad) for bad in skipped}
+            return step, found, [Damaged(f"{error}{moved[bad]}") for bad, error in skipped.items()]
         if skipped:
             newest = next(iter(skipped.values()))
             advice = "mend one, or move them all away to start afresh"
             raise RunError(f"{self.folder}: no checkpoint is whole, of {len(skipped)}; {newest}; {advice}")
         return None
 
-    def set_aside(self, step: int) -> None:
-        """Forget a damaged step; open for writing, move its folder out of the way of a later save."""
+    def set_aside(self, step: int) -> str:
+        """Forget a damaged step; open for writing, move its folder out of the way of a later save. Says where to."""
         self.losses.pop(step, None)
         self.damaged.pop(step, None)
         where = self.folder / str(step)
-        if self.writer and where.exists():
-            aside = (where.with_name(f"{step}.damaged{number or ''}") for number in range(10**6))
-            where.rename(next(name for name in aside if not name.exists()))
+        if not self.writer or not where.exists():
+            return ""
+        names = (where.with_name(f"{step}.damaged{number or ''}") for number in itertools.count())
+        aside = next(name for name in names if not name.exists())
+        where.rename(aside)
+        return f"; moved to {aside.name}"
 
     def restore(self, step: int, target: State) -> State:
         """The state at `step`, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
