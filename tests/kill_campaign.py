@@ -76,12 +76,15 @@ def campaign(kills: int, seed: int, folder: Path) -> dict:
 
     def start(name: str) -> subprocess.Popen:
         words = [sys.executable, "-m", "train", "--config", str(recipe), "--workdir", str(folder / name)]
-        return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with (folder / "errors.txt").open("w") as errors:
+            return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors)
+
+    def ended_well(process: subprocess.Popen) -> None:
+        assert process.wait() == 0, (folder / "errors.txt").read_text()
 
     straight, killed = folder / "straight", folder / "killed"
     with start("straight") as process:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors.decode()
+        ended_well(process)
     phases: collections.Counter[str] = collections.Counter()
     done = again = 0
     while done < kills:
@@ -101,13 +104,12 @@ def campaign(kills: int, seed: int, folder: Path) -> dict:
             phases[where] += 1
             done += 1
         else:
-            assert process.returncode == 0, process.returncode
+            ended_well(process)
             again += 1
             shutil.rmtree(killed / "evaluation")  # it got to its end; this makes it evaluate once more
         print(f"{done} kills, step {reached(killed)} of {steps}, last while {where}", file=sys.stderr, flush=True)
     with start("killed") as process:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors.decode()
+        ended_well(process)
     return {
         "kills": done,
         "while": dict(phases),

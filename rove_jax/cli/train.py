@@ -58,7 +58,7 @@ def parser() -> exits.Parser:
 
 def train(argv: Sequence[str]) -> int:
     """What `main` does, errors raised."""
-    with StopRequest() as request:
+    with StopRequest(abrupt=True) as request:
         arguments, overrides = parser().parse_known_args(argv)
         settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
         if arguments.profile < 0:
@@ -77,7 +77,10 @@ def train(argv: Sequence[str]) -> int:
                 return dry_run(settings)
             return run(settings, arguments.workdir, arguments.profile, request, arguments.allow_change)
 
-        return work() if peers is None else together(peers, work)
+        if peers is None:
+            return work()
+        request.end = peers.leave
+        together(peers, work)
 
 
 def together(peers: distributed.Peers, work: Callable[[], int]) -> NoReturn:
@@ -118,14 +121,18 @@ def run(
     cache = distributed.keep_compiled(settings.training.compilation_cache)
     from rove_jax.training import loop
 
+    request.abrupt = False  # everything large is imported
     result = loop.run(settings, workdir, profile_steps=profile_steps, allow_change=allow_change, request=request)
     if distributed.is_writer():
         print(f"compiled       programs are kept in {cache}")
         summarize(result, settings, workdir, profile_steps)
-    if result.finished and not result.exit_code and settings.evaluation.at_end and distributed.is_writer():
-        from rove_jax.evaluation.at_end import evaluate_run
+    if result.finished and not result.exit_code and settings.evaluation.at_end:
+        from rove_jax.evaluation import at_end, runs
 
-        evaluate_run(workdir)
+        if distributed.is_writer():
+            at_end.evaluate_run(workdir)
+        else:
+            runs.open_run(workdir, step="last")  # reading a checkpoint takes all processes, scoring it takes one
     return result.exit_code
 
 

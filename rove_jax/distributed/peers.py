@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from rove_jax.errors import RunError, UsageError
+
 DIED = 75
 """Exit code of the survivors: EX_TEMPFAIL of sysexits.h, "try again"."""
 
@@ -121,13 +123,11 @@ class Peers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """An error of the runtime may be the first sign of a death: then the watch ends this process before this
-        returns. If all are alive, the error is our own."""
-        import jax
-
-        while error is not None and not isinstance(error, jax.errors.JaxRuntimeError):
+        """An error that is not ours may be the first sign of a death, a failing collective as a `ValueError` for instance:
+        then the watch ends this process before this returns. If all are alive, the error is our own."""
+        while isinstance(error, UsageError | RunError | OSError):
             error = error.__cause__ or error.__context__
-        if error is not None and "RESOURCE_EXHAUSTED" not in str(error):
+        if isinstance(error, Exception) and "RESOURCE_EXHAUSTED" not in str(error):
             time.sleep(self.patience)
 
     def finish(self) -> None:

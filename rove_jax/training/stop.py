@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -16,17 +16,18 @@ class StopRequest:
     """While entered, the first SIGTERM or Ctrl-C is remembered. It also ends the process as an exception does, except
     within `waiting`, where only a second Ctrl-C does.
 
-    Such an exception may come to nothing: raised in a callback, such as jax's at each collection of garbage, it is
-    lost, so it is raised once more a moment later; raised while an extension module is imported, it becomes an
-    `ImportError`, which is turned back. Outside the main thread Python allows no handlers, and nothing changes.
+    While `abrupt`, it ends the process at once by `end`: an exception in the middle of an import of an extension module
+    becomes another one, or a crash. Raised in a callback, such as those of jax at a collection of garbage, it is lost,
+    so it is raised once more a moment later. Outside the main thread Python allows no handlers, and nothing changes.
     """
 
     AGAIN = 0.05
     """Seconds after which a signal is sent again whose exception was lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, abrupt: bool = False, end: Callable[[int], NoReturn] = os._exit) -> None:
+        self.abrupt, self.end = abrupt, end
         self.signal: signal.Signals | None = None
-        self.waits = self.waited = False
+        self.waits = False
         self.sender: threading.Timer | None = None
         self.previous: dict[signal.Signals, object] = {}
 
@@ -41,6 +42,10 @@ class StopRequest:
         again = self.signal is signal.SIGINT and number == signal.SIGINT and not self.sender
         self.sender = None
         self.signal = self.signal or signal.Signals(number)
+        if self.abrupt:
+            line = "interrupted" if self.signal is signal.SIGINT else "asked to stop (SIGTERM)"
+            os.write(2, f"error: {line}\n".encode())
+            self.end(EXIT_CODES[self.signal])
         if not self.waits or again:
             self.act()
 
@@ -62,17 +67,15 @@ class StopRequest:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Around work that looks at `signal` itself."""
-        self.waits = self.waited = True
+        self.waits = True
         try:
             yield
         finally:
             self.waits = False
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.sender:
             self.sender.cancel()
         sys.unraisablehook = self.hook
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        if self.signal and isinstance(error, Exception) and not self.waited:
-            self.act()
