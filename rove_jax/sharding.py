@@ -31,7 +31,7 @@ def make_mesh(sizes: config.Mesh, devices: Sequence[Any] | None = None) -> jax.s
     """The mesh (data, fsdp, tensor) of `sizes` over `devices` (default: all of them, in JAX's order).
 
     A -1 takes what is left. Fewer devices than there are may be asked for, in a run of one process; the first ones
-    are taken. Raises `UsageError` if the sizes do not fit.
+    are taken. Raises `UsageError` if the sizes do not fit, in number or in the shape of a TPU slice.
     """
     available = list(jax.devices() if devices is None else devices)
     shape = [sizes.data, sizes.fsdp, sizes.tensor]
@@ -48,7 +48,13 @@ def make_mesh(sizes: config.Mesh, devices: Sequence[Any] | None = None) -> jax.s
         product = " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, shape))
         raise UsageError(f"mesh = {product}: needs {wanted} devices, there are {len(available)}")
     # Auto, because the default of make_mesh is Explicit since jax 0.9, under which sharded lookups do not trace.
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:wanted])
+    try:
+        return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:wanted])
+    except NotImplementedError as error:  # a TPU slice whose sides the sizes are no products of
+        product = " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, shape))
+        raise UsageError(
+            f"mesh = {product}: each must be one side of the slice of chips, or a product of sides"
+        ) from error
 
 
 def partition(

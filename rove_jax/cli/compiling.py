@@ -1,15 +1,24 @@
-"""Ending at once while a compiler works: it returns to Python, and so to signal handlers, only when it is done."""
+"""Commands that wait for a compiler: what they say meanwhile, and how they are stopped.
+
+A compiler returns to Python, and so to signal handlers, only when it is done.
+"""
 
 import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
 from rove_jax.cli import exits
 
 ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "asked to stop by SIGTERM")}
+
+
+def say(line: str) -> None:
+    """Print a line of progress, where it is not mixed up with results."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

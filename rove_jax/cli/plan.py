@@ -1,13 +1,11 @@
 """`python -m train plan`: what a recipe would take on hardware that is not here, and how it is best laid out there."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rove_jax import recipes
-from rove_jax.cli import exits
-from rove_jax.cli.compiling import ends_at_once
+from rove_jax.cli import compiling, exits
 from rove_jax.errors import require
 
 
@@ -49,11 +47,8 @@ def plan(argv: Sequence[str]) -> int:
     if arguments.out is not None:
         results.check_writable(arguments.out, "--out")
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    with ends_at_once():
-        found = document.make(str(arguments.config), settings, arguments.topology, arguments.compiles, say)
+    with compiling.ends_at_once():
+        found = document.make(str(arguments.config), settings, arguments.topology, arguments.compiles, compiling.say)
     print(plan_table.plan_text(found))
     if arguments.out is not None:
         results.write(arguments.out, found)

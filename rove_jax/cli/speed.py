@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from rove_jax.cli import compiling
 from rove_jax.errors import require
 
 
@@ -58,8 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
         runs_nothing = "is not read with --topology, which compiles the train step and runs nothing; remove it"
         require(arguments.rounds is None, "--rounds", arguments.rounds, runs_nothing)
         require(arguments.what in (None, ["train"]), "--what", arguments.what, runs_nothing)
-        document = executable.run(asked, arguments.topology)
-        text = f"{executable.plan_caption(document)}\n\n{executable.plan_table(document)}\n\n{executable.CONVENTION}"
+        with compiling.ends_at_once():
+            document = executable.run(asked, arguments.topology, compiling.say)
+        text = executable.plan_text(document)
     print(text)
     if arguments.out is not None:
         results.write(arguments.out, document)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rove_jax import config, sharding
+from rove_jax.errors import UsageError
 from rove_jax.models import accounting
 from rove_jax.planning import recipe, sheets
 
@@ -46,7 +47,7 @@ class Guess:
     def fixed(self, layout: Layout) -> float:
         """Bytes that do not depend on rows: state and gradient, the table and its gradient whole, logits."""
         model = self.settings.model
-        share = layout.fsdp * max(self.settings.mesh.tensor, 1)
+        share = layout.fsdp * self.settings.mesh.tensor
         table = 10.0 * model.padded_vocab * model.width
         return 16.0 * accounting.parameter_count(model, padded=True) / share + table
 
@@ -75,10 +76,10 @@ class Guess:
         model, training = self.settings.model, self.settings.training
         known, peak = sheets.sheet(self.device), accounting.peak_flops(self.device.device_kind)
         assert known and peak
-        ways = layout.data * layout.fsdp * max(self.settings.mesh.tensor, 1)
+        ways = layout.data * layout.fsdp * self.settings.mesh.tensor
         length = self.settings.data.context_length
         work = accounting.flops_per_token(model, length) * training.batch_size * length / ways
-        weights = accounting.parameter_count(model, padded=True) / max(self.settings.mesh.tensor, 1)
+        weights = accounting.parameter_count(model, padded=True) / self.settings.mesh.tensor
         # Weights in bfloat16, gathered for each pass of each part; gradients, in float32, added up for each part.
         gathers = 2.0 * weights * (3 if layout.remat == "full" else 2) * layout.accumulation if layout.fsdp > 1 else 0.0
         sums = 4.0 * weights * layout.accumulation * (1 if layout.fsdp > 1 else 2)
@@ -87,16 +88,26 @@ class Guess:
         return work * (1 + AGAIN[layout.remat]) / peak + (0.0 if alone else (gathers + sums + across) / known.links)
 
 
-def layouts(settings: config.Config, devices: int) -> list[Layout]:
+def layouts(settings: config.Config, devices: list[Any]) -> list[Layout]:
     """All of them: fsdp and accumulation in powers of two, as far as rows go."""
-    spread = devices // max(settings.mesh.tensor, 1)
+    spread = len(devices) // settings.mesh.tensor
     powers = [2**k for k in range(spread.bit_length()) if spread % 2**k == 0]
+    powers = [fsdp for fsdp in powers if lies(config.Mesh(spread // fsdp, fsdp, settings.mesh.tensor), devices)]
     parts = [2**k for k in range(settings.training.batch_size.bit_length())]
     return [
         Layout(spread // fsdp, fsdp, accumulation, remat)
         for fsdp, accumulation, remat in itertools.product(powers, parts, TOKEN_BYTES)
         if settings.training.batch_size % (spread * accumulation) == 0 and settings.model.width % (fsdp * NARROW) == 0
     ]
+
+
+def lies(sizes: config.Mesh, devices: list[Any]) -> bool:
+    """Whether a mesh can be laid over devices: not every one can over a TPU slice."""
+    try:
+        sharding.make_mesh(sizes, devices)
+    except UsageError:
+        return False
+    return True
 
 
 def propose(
@@ -108,10 +119,11 @@ def propose(
     one, by the time of its parts one after the other, has "best": True. Where no data sheet is known, only the first.
     """
     mesh = sharding.make_mesh(settings.mesh, devices)
+    devices = list(mesh.devices.flat)
     asked = Layout(mesh.shape["data"], mesh.shape["fsdp"], settings.training.accumulation, settings.model.remat)
     whole = dataclasses.replace(settings, mesh=dataclasses.replace(settings.mesh, tensor=mesh.shape["tensor"]))
     guess = Guess(whole, devices[0], dict(TOKEN_BYTES))
-    left = {x for x in layouts(whole, mesh.size) if x != asked}
+    left = {x for x in layouts(whole, devices) if x != asked}
     records: list[dict[str, Any]] = []
     layout: Layout | None = asked
     while layout is not None:

@@ -158,8 +158,8 @@ def spelled(kind: str, sizes: str) -> str:
 
 def gpu(kind: str, sizes: str) -> list[Any]:
     """GPUs of one kind."""
-    needs("jax_cuda13_plugin", kind, "cuda")
     sizes = spelled(kind, sizes)
+    needs("jax_cuda13_plugin", kind, "cuda")
     text = target_config(kind)
     found = topologies.get_topology_desc(platform="cuda", topology_name=kind, target_config=text, topology=sizes)
     assert len(found.devices) == math.prod(map(int, sizes.split("x")))
