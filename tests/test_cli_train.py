@@ -152,3 +152,41 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_been(recipe, cfg, tmp
     capsys.readouterr()
     assert command.main(words(recipe, killed)[3:]) == 0
     assert "was finished before" in capsys.readouterr().out
+
+
+HANGING = """
+import sys, threading
+from rove_jax.data import pipeline
+
+batches = pipeline.batches
+
+def hang(*inputs, **options):
+    yield next(batches(*inputs, **options))
+    threading.Event().wait()
+
+pipeline.batches = hang
+from rove_jax.cli import train
+
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_data_that_hang_do_not_keep_the_process(recipe, tmp_path):
+    more = ["--training.data-timeout-seconds", "2", "--training.checkpoint-every", "1"]
+    command = [sys.executable, "-c", HANGING, *words(recipe, tmp_path / "run", *more)[3:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: step 2: no batch came from data.source = 'files'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.4, 0.8, 1.2])
+def test_ctrl_c_during_the_imports_is_one_line(recipe, tmp_path, after):
+    """At any moment after `main` has begun, extension modules half imported included."""
+    with subprocess.Popen(words(recipe, tmp_path / "run"), stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "error: interrupted\n"

@@ -123,7 +123,7 @@ class Peers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """An error that is not ours may be the first sign of a death, a failing collective as a `ValueError` for instance:
+        """An error that is not ours may be the first sign of a death, such as the `ValueError` of a failing collective:
         then the watch ends this process before this returns. If all are alive, the error is our own."""
         while isinstance(error, UsageError | RunError | OSError):
             error = error.__cause__ or error.__context__
