@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rove_jax import sharding
+from rove_jax import distributed, sharding
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 
 VOTE = "signal"
@@ -54,5 +54,6 @@ class Agreement:
 
     def ask(self) -> Signals | None:
         """Vote and count at once, which waits for all processes: before the first update."""
+        distributed.meet("first update")  # on a CPU, collectives give up on others after 30 s, be they still compiling
         self.count({name: float(value) for name, value in jax.device_get(self.vote()).items()})
         return self.signal

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rove_jax import losses, sharding
+from rove_jax import distributed, losses, sharding
 from rove_jax.data import pipeline
 from rove_jax.data.prepared import Prepared
 from rove_jax.training.plan import Plan
@@ -25,6 +25,7 @@ class Validation:
         """Mean negative log-likelihood, sums added up in float64 on the host."""
         if self.compiled is None:
             self.compiled = self.compile()
+            distributed.meet("validation")  # as before the first update: see `agreement`
         batches = pipeline.validation_batches(
             self.prepared,
             batch_size=self.rows,
