@@ -138,7 +138,7 @@ def test_runs_that_do_not_compare_are_refused(trained, run, tmp_path):
     shutil.copytree(trained / "rove", other)
     [metadata] = other.glob("checkpoints/3/metadata/metadata")
     values = json.loads(metadata.read_text())
-    metadata.write_text(json.dumps({**values, "data_fingerprint": "feed"}))
+    metadata.write_text(json.dumps(sealed({**values, "data_fingerprint": "feed"})))
     code, _, errors = run("compare", "--workdirs", trained / "rope", other, "--out", tmp_path / "report")
     assert code == 2 and "rope and other are not comparable: data_fingerprint is" in errors[-1]
     code, _, errors = run("perplexity", "--workdir", other)
