@@ -12,7 +12,7 @@ from reference import bucket
 from reference import parquet as made
 
 from rove_jax.config import Data
-from rove_jax.data import parquet, prepare, prepared, shards, sources
+from rove_jax.data import build, parquet, prepared, shards, sources
 from rove_jax.errors import RunError, UsageError
 
 
@@ -31,21 +31,21 @@ def address(tmp_path, monkeypatch):
     server.wait()
 
 
-def build(path: str, out: Path, *, skip: bool = False) -> prepared.Prepared:
+def make(path: str, out: Path, *, skip: bool = False) -> prepared.Prepared:
     data = Data(source="parquet", path=path, context_length=16, held_out=0.3)
     source = sources.load(data)
-    key = prepare.identify(source, prepare.tokenizers.load(data), 16)
-    prepare.build(source, data, out, key=key, skip_damage=skip)
+    key = build.identify(source, build.tokenizers.load(data), 16)
+    build.dataset(source, data, out, key=key, skip_damage=skip)
     return prepared.load(out, data)
 
 
 def test_a_bucket_is_prepared_as_a_folder_is(address, tmp_path):
-    build(str(tmp_path / "bucket" / "files"), tmp_path / "disk")
-    build(f"gs://anonymous@bucket/files{address}", tmp_path / "cloud")
+    make(str(tmp_path / "bucket" / "files"), tmp_path / "disk")
+    make(f"gs://anonymous@bucket/files{address}", tmp_path / "cloud")
     one, other = ({path.name: path.read_bytes() for path in (tmp_path / out).iterdir()} for out in ("disk", "cloud"))
     assert one == other
     with pytest.raises(UsageError, match="gs://.*no such file or folder"):
-        build(f"gs://anonymous@bucket/nothing{address}", tmp_path / "nothing")
+        make(f"gs://anonymous@bucket/nothing{address}", tmp_path / "nothing")
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_a_bucket_that_does_not_answer_is_no_damage(address, tmp_path):
     source = sources.load(data)
     (tmp_path / "bucket" / "stop").touch()
     with pytest.raises(RunError, match="0.parquet row group 0: .*the same command goes on"):
-        prepare.build(source, data, tmp_path / "out", key="k", skip_damage=True)
+        build.dataset(source, data, tmp_path / "out", key="k", skip_damage=True)
     with pytest.raises(UsageError, match="data.path = 'gs://"):
-        build(path, tmp_path / "out")
+        make(path, tmp_path / "out")
     (tmp_path / "bucket" / "stop").unlink()
-    assert build(path, tmp_path / "out", skip=True).manifest["damaged"] == 0
+    assert make(path, tmp_path / "out", skip=True).manifest["damaged"] == 0

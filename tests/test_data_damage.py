@@ -11,7 +11,7 @@ import pytest
 from reference import text as oracle
 
 from rove_jax.config import Data
-from rove_jax.data import prepare, prepared, sources
+from rove_jax.data import build, prepare, prepared, sources
 from rove_jax.errors import RunError, UsageError
 
 LENGTH = 16
@@ -36,7 +36,7 @@ def one_line(error: BaseException) -> str:
 KILLED = """
 import os, signal, sys
 from rove_jax.config import Data
-from rove_jax.data import prepare, sources
+from rove_jax.data import build, sources
 real = sources.TextFiles.documents
 def documents(self, unit=0):
     for n, text in enumerate(real(self)):
@@ -48,7 +48,7 @@ key = source.fingerprint
 sources.TextFiles.documents = documents
 source.fingerprint = lambda: "x"
 from pathlib import Path
-prepare.build(source, Data(context_length=16), Path(sys.argv[2]), key="k")
+build.dataset(source, Data(context_length=16), Path(sys.argv[2]), key="k")
 """
 
 
@@ -62,7 +62,7 @@ def test_a_killed_preparation_leaves_nothing_that_is_accepted(books, tmp_path):
     with pytest.raises(UsageError, match="no prepared dataset"):
         prepared.load(folder, data)
     source = sources.load(data)
-    prepare.build(source, data, folder, key="k")
+    build.dataset(source, data, folder, key="k")
     assert prepared.load(folder, data).fingerprint == dataset.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "what the killed one left is cleared away"
 
@@ -110,7 +110,7 @@ def test_a_folder_of_something_else_is_left_alone(books, tmp_path):
     _, data, _ = books
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UsageError, match="holds something else"):
-        prepare.build(sources.load(data), data, tmp_path, key="k")
+        build.dataset(sources.load(data), data, tmp_path, key="k")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -146,9 +146,15 @@ def age(folder, shard):
     (folder / "manifest.json").write_text(json.dumps(manifest | {"format": 0}))
 
 
+def edit(folder, shard):
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace('"eot": 256', '"eot": 255'))
+
+
 @pytest.mark.parametrize(
     "damage, says",
     [
+        (edit, "damaged: was changed"),
         (truncate, "damaged: has [0-9]+ bytes and should have [0-9]+"),
         (lambda folder, shard: shard.unlink(), "damaged: is missing"),
         (unlist, "damaged"),
@@ -167,7 +173,7 @@ def test_damage_is_seen_at_the_start(books, tmp_path, damage, says):
 
 def test_a_changed_byte_is_seen_when_it_is_read(books, tmp_path):
     _, data, dataset = books
-    prepare.verify(dataset)
+    prepared.verify(dataset)
     folder = copy(dataset, tmp_path)
     shard = folder / dataset.manifest["shards"]["train_windows"][0][0]
     content = bytearray(shard.read_bytes())
@@ -179,17 +185,15 @@ def test_a_changed_byte_is_seen_when_it_is_read(books, tmp_path):
             damaged.windows("train")[n]
     one_line(caught.value)
     with pytest.raises(RunError):
-        prepare.verify(damaged)
+        prepared.verify(damaged)
 
 
 def test_verify_compares_with_the_manifest(books, tmp_path):
     _, data, dataset = books
-    folder = copy(dataset, tmp_path)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = prepared.load(copy(dataset, tmp_path), data).manifest
     manifest["shards"]["train_documents"][0][2] = "0" * 64
-    (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunError, match="train_documents.array_record-00000-of-00001: differs"):
-        prepare.verify(prepared.load(folder, data))
+        prepared.verify(prepared.Prepared(tmp_path, manifest))
 
 
 @pytest.mark.parametrize("field, value", [("context_length", 32), ("tokenizer", "gpt2")])

@@ -10,8 +10,8 @@ import tiny_runs
 from reference import mixture as oracle
 
 from rove_jax.cli import train as command
-from rove_jax.config import Data
-from rove_jax.data import mixture, order, pipeline, prepare, sources
+from rove_jax.config import Data, fingerprint
+from rove_jax.data import build, mixture, order, pipeline, prepare, sources
 from rove_jax.errors import UsageError
 
 LENGTH = 8
@@ -33,7 +33,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
             (root / name / file).write_text("".join(rng.choice(list(letters), size)))
         data = Data(source="files", path=str(root / name), context_length=LENGTH)
         found[name] = root / f"{name}-prepared"
-        prepare.build(sources.load(data), data, found[name], key=name)
+        build.dataset(sources.load(data), data, found[name], key=name)
     return found
 
 
@@ -219,8 +219,11 @@ def test_corpora_that_do_not_fit_together_are_refused(folders, tmp_path):
         prepare.ensure(Data(context_length=16, mixture=(f"{folders['books']}=1",)))
     for path in folders["code"].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"tokenizer_identity": "another"}))
+    with pytest.raises(UsageError, match=f"{tmp_path} has the records of .*code"):
+        prepare.ensure(Data(context_length=LENGTH, mixture=(f"{folders['code']}=1", f"{tmp_path}=1")))
+    manifest = json.loads((tmp_path / "manifest.json").read_text()) | {"tokenizer_identity": "another"}
+    del manifest["digest"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"digest": fingerprint(manifest)}))
     with pytest.raises(UsageError, match="prepared with another tokenizer than .*books"):
         prepare.ensure(data_of({**folders, "code": tmp_path}, "books=1", "code=1"))
 

@@ -12,7 +12,7 @@ import pytest
 from reference import text as oracle
 
 from rove_jax.config import Data
-from rove_jax.data import prepare, records, sources, tokenizers
+from rove_jax.data import build, prepare, records, sources, tokenizers
 from rove_jax.errors import RunError, UsageError
 
 LENGTH = 16
@@ -180,7 +180,7 @@ def test_the_key_follows_content_tokenizer_and_length_but_not_the_place(books, t
     tokenizer = tokenizers.load(data)
 
     def key(path, tokenizer=tokenizer, length=LENGTH):
-        return prepare.identify(sources.load(Data(source="files", path=str(path))), tokenizer, length)
+        return build.identify(sources.load(Data(source="files", path=str(path))), tokenizer, length)
 
     other = tokenizers.ByteTokenizer()
     other.identity = "another"
@@ -197,7 +197,7 @@ def test_the_key_follows_content_tokenizer_and_length_but_not_the_place(books, t
 
 def test_a_second_call_reads_what_the_first_prepared(books, monkeypatch):
     _, data, dataset = books
-    monkeypatch.setattr(prepare, "build", None)
+    monkeypatch.setattr(build, "dataset", None)
     again = prepare.ensure(data)
     assert (again.path, again.fingerprint) == (dataset.path, dataset.fingerprint)
 
@@ -216,8 +216,8 @@ def test_the_fingerprint_is_that_of_the_records(books, tmp_path):
 def test_threads_that_ask_at_once_prepare_once(books, tmp_path, monkeypatch):
     _, data, dataset = books
     data = Data(source="files", path=data.path, context_length=LENGTH, cache=str(tmp_path))
-    written, found, fill = [], [], prepare.fill
-    monkeypatch.setattr(prepare, "fill", lambda *arguments: (written.append(1), fill(*arguments)))
+    written, found, fill = [], [], build.fill
+    monkeypatch.setattr(build, "fill", lambda *arguments: (written.append(1), fill(*arguments)))
     threads = [threading.Thread(target=lambda: found.append(prepare.ensure(data))) for _ in range(5)]
     for thread in threads:
         thread.start()

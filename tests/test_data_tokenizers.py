@@ -146,3 +146,22 @@ def test_without_cache_and_network_the_ways_out_are_named(monkeypatch, tmp_path)
     with pytest.raises(UsageError, match="data.tokenizer_path.*encoder.json.*TIKTOKEN_CACHE_DIR") as caught:
         tokenizers.load(Data(tokenizer="gpt2"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("space", [" ", "\n", "\u00a0\t", "\u2003 ", "\x1c ", "\x85"])
+def test_text_is_cut_only_where_its_tokens_are_cut(folder, space):
+    """tiktoken splits the whole and the parts; least = 1 cuts at every run of spaces."""
+    whole = gpt2(folder).encoding.encode_ordinary
+    for n in (1, 2, 3, 7):
+        text = f"{space * n}It's{space * n}2 the  end{space * n}!{space * n}he{space * n}"
+        parts = tokenizers.cut(text, 1)
+        assert "".join(parts) == text
+        assert [id for part in parts for id in whole(part)] == whole(text)
+    assert tokenizers.cut("a   b\n\nc d", 1) == ["a  ", " b\n", "\nc d"], "it does cut"
+
+
+def test_a_million_spaces_are_no_obstacle(folder):
+    tokenizer = gpt2(folder)
+    text = "the" + " " * 1_000_000 + "end"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode("")) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rove_jax.config import Data
-from rove_jax.data import prepare, prepared, shards
+from rove_jax.data import build, prepared, shards
 from rove_jax.data.documents import Damage, Text, Unit
 from rove_jax.errors import RunError, UsageError
 
@@ -74,7 +74,7 @@ def hang_once(marks: Path) -> None:
 def alone(tmp_path_factory) -> Path:
     """The dataset as one process makes it."""
     root = tmp_path_factory.mktemp("alone")
-    prepare.build(Scripted(root), DATA, root / "out", key="k")
+    build.dataset(Scripted(root), DATA, root / "out", key="k")
     return root / "out"
 
 
@@ -82,13 +82,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def build(source: Scripted, folder: Path, count: int = 2) -> None:
-    prepare.build(source, DATA, folder, key="k", execute=prepare.spread(count))
+def make(source: Scripted, folder: Path, count: int = 2) -> None:
+    build.dataset(source, DATA, folder, key="k", execute=build.spread(count))
 
 
 def test_two_processes_without_jax_write_the_files_of_one(alone, tmp_path):
     source = Scripted(tmp_path)
-    build(source, tmp_path / "out")
+    make(source, tmp_path / "out")
     assert contents(tmp_path / "out") == contents(alone)
     assert len(prepared.load(alone, DATA).manifest["shards"]["train_windows"]) == 6
     units, processes, jax = zip(*source.log())
@@ -114,7 +114,7 @@ def test_two_processes_without_jax_write_the_files_of_one(alone, tmp_path):
 def test_what_happens_to_a_worker_ends_the_work_and_what_was_done_is_kept(alone, tmp_path, happens, error, says):
     source = Scripted(tmp_path, 3, happens)
     with pytest.raises(error, match=says) as caught:
-        build(source, tmp_path / "out")
+        make(source, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not multiprocessing.active_children()
     assert not (tmp_path / "out").exists()
@@ -122,7 +122,7 @@ def test_what_happens_to_a_worker_ends_the_work_and_what_was_done_is_kept(alone,
     assert before and 3 not in before
     (tmp_path / "log").unlink()
     source.bad = -1
-    build(source, tmp_path / "out", count=1)
+    make(source, tmp_path / "out", count=1)
     assert contents(tmp_path / "out") == contents(alone)
     assert {unit for unit, *_ in source.log()} == set(range(6)) - before, "finished pieces are not made again"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "out"]
@@ -132,7 +132,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import test_data_workers as here
-here.build(here.Scripted(Path(sys.argv[1]), 4, here.hang_once), Path(sys.argv[1]) / "out")
+here.make(here.Scripted(Path(sys.argv[1]), 4, here.hang_once), Path(sys.argv[1]) / "out")
 """
 
 
@@ -150,7 +150,7 @@ def test_a_killed_command_takes_its_workers_along_and_the_next_one_goes_on(alone
     assert not (tmp_path / "out").exists()
     (tmp_path / "log").unlink()
     source = Scripted(tmp_path, 4, hang_once)
-    build(source, tmp_path / "out")
+    make(source, tmp_path / "out")
     assert [unit for unit, *_ in source.log()] == [4]
     assert contents(tmp_path / "out") == contents(alone)
 
@@ -176,7 +176,7 @@ def running(process: int) -> bool:
 def test_a_finished_piece_whose_file_is_cut_is_made_again(alone, tmp_path):
     source = Scripted(tmp_path, 5, wrong)
     with pytest.raises(UsageError):
-        build(source, tmp_path / "out", count=1)
+        make(source, tmp_path / "out", count=1)
     partial = tmp_path / ".out.partial"
     assert len(list((partial / "parts").glob("*.json"))) == 5
     (cut,) = partial.glob("*train_windows*00002-of-00006")
@@ -184,7 +184,7 @@ def test_a_finished_piece_whose_file_is_cut_is_made_again(alone, tmp_path):
     (partial / "parts" / "rove_text-train_windows.array_record-00005-of-00006.abcd").write_bytes(b"a draft")
     (tmp_path / "log").unlink()
     source.bad = -1
-    build(source, tmp_path / "out", count=1)
+    make(source, tmp_path / "out", count=1)
     assert [unit for unit, *_ in source.log()] == [2, 5]
     assert contents(tmp_path / "out") == contents(alone)
 
@@ -192,20 +192,20 @@ def test_a_finished_piece_whose_file_is_cut_is_made_again(alone, tmp_path):
 def test_a_kill_before_the_last_renaming_costs_nothing(alone, tmp_path, monkeypatch):
     source = Scripted(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(prepare.shutil, "rmtree", lambda *a, **k: 1 / 0 if "parts" in str(a[0]) else None)
-        build(source, tmp_path / "out", count=1)
+        patch.setattr(build.shutil, "rmtree", lambda *a, **k: 1 / 0 if "parts" in str(a[0]) else None)
+        make(source, tmp_path / "out", count=1)
     assert (tmp_path / ".out.partial" / "manifest.json").is_file() and not (tmp_path / "out").exists()
     (tmp_path / "log").unlink()
-    build(source, tmp_path / "out", count=1)
+    make(source, tmp_path / "out", count=1)
     assert not (tmp_path / "log").exists()
     assert contents(tmp_path / "out") == contents(alone)
 
 
 def test_unfinished_work_on_something_else_is_not_thrown_away(tmp_path):
     with pytest.raises(UsageError):
-        build(Scripted(tmp_path, 5, wrong), tmp_path / "out", count=1)
+        make(Scripted(tmp_path, 5, wrong), tmp_path / "out", count=1)
     with pytest.raises(UsageError, match=r"\.out\.partial: is the unfinished work on another dataset; delete it"):
-        prepare.build(Scripted(tmp_path), DATA, tmp_path / "out", key="another")
+        build.dataset(Scripted(tmp_path), DATA, tmp_path / "out", key="another")
     assert len(list((tmp_path / ".out.partial" / "parts").glob("*.json"))) == 5
 
 

@@ -48,11 +48,12 @@ def parser() -> exits.Parser:
 def prepare(argv: Sequence[str]) -> None:
     """Parse `argv`, prepare the dataset unless it is there, and print what it holds."""
     options = parser().parse_args(argv)
-    if options.workers is not None and options.workers < 1:
-        parser().error(f"--workers {options.workers}: must be at least 1")
+    for name, value, least in (("--workers", options.workers, 1), ("--window", options.window, 2)):
+        if value is not None and value < least:
+            parser().error(f"{name} {value}: must be at least {least}")
 
     # After the arguments, so that --help and mistakes in them cost no imports.
-    from rove_jax.data import beam, prepare, prepared, sources, tokenizers
+    from rove_jax.data import beam, build, prepared, sources, tokenizers
     from rove_jax.errors import UsageError
 
     data, folder = settings(options), Path(options.out).expanduser()
@@ -61,19 +62,19 @@ def prepare(argv: Sequence[str]) -> None:
             f"--out {options.out}: ArrayRecord files are written to a disk; name a folder, or mount the bucket"
         )
     source, tokenizer = sources.load(data, download=True), tokenizers.load(data)
-    key = prepare.identify(source, tokenizer, data.context_length)
+    key = build.identify(source, tokenizer, data.context_length)
     count = options.workers or len(os.sched_getaffinity(0))
-    execute = prepare.spread(count) if options.beam is None else beam.execute(options.beam)
+    execute = build.spread(count) if options.beam is None else beam.execute(options.beam)
     skip = options.on_damage == "skip"
     bar = options.beam is None  # whose runners have accounts of their own
-    rates = prepare.build(source, data, folder, key=key, skip_damage=skip, execute=execute, progress=bar)
+    rates = build.dataset(source, data, folder, key=key, skip_damage=skip, execute=execute, progress=bar)
     dataset = prepared.load(folder, data)
     if dataset.manifest["key"] != key:
         raise UsageError(
             f"{folder}: already holds another dataset, from {dataset.manifest['source']}; choose another --out"
         )
     if options.verify:
-        prepare.verify(dataset)
+        prepared.verify(dataset)
     print("\n".join([*summary(dataset), *([rates] if rates else [])]))
 
 
@@ -86,6 +87,8 @@ def settings(options: argparse.Namespace):
     if options.source is None and options.config is None:
         raise UsageError("name a SOURCE, or a recipe with --config; see --help")
     data = recipes.load(options.config).data if options.config else Data()
+    if options.source not in (None, data.source):  # these are about the recipe's own source
+        data = dataclasses.replace(data, source="sotu", path=None, text_feature=Data.text_feature, held_out=None)
     names = ("source", "path", "text_feature", "held_out", "tokenizer", "tokenizer_path")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.window is not None:

@@ -57,6 +57,11 @@ class Data:
             self.path,
             f"source {self.source} needs the path of a {self.source.replace('files', 'text')} file or folder",
         )
+        require(self.path != "", "data.path", self.path, "is empty; name a file or folder, or leave it out")
+        for name, sources in (("path", ("sotu",)), ("held_out", ("sotu",)), ("text_feature", ("sotu", "files"))):
+            value, unset = getattr(self, name), getattr(type(self), name)
+            rule = f"source {self.source} has no use for it; remove it, or set data.source"
+            require(value == unset or self.source not in sources, f"data.{name}", value, rule)
         require(
             self.held_out is None or 0 < self.held_out < 1,
             "data.held_out",

@@ -16,7 +16,7 @@ from rove_jax.errors import RunError, UsageError
 
 
 def execute(options: Sequence[str]) -> Callable[[Job, Sequence[int], Report], None]:
-    """An `Execute` of `prepare` with Beam's pipeline options, such as `runner=FlinkRunner`, `flink_master=HOST:8081`.
+    """An `Execute` of `build` with Beam's pipeline options, such as `runner=FlinkRunner`, `flink_master=HOST:8081`.
 
     Nothing is reported on the way but by the runner itself. Raises `UsageError` without the package, or for a runner
     that does not exist.

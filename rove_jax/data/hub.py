@@ -3,7 +3,7 @@
 from rove_jax.errors import RunError, UsageError
 
 REPOSITORY = "HuggingFaceFW/fineweb-edu"
-FILES = "sample/10BT/*.parquet"
+SAMPLE = "sample/10BT"
 """The sample of ten billion GPT-2 tokens, 28 GB."""
 
 
@@ -18,13 +18,15 @@ def download() -> str:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"data.source = 'fineweb-edu': to download it, pip install huggingface_hub; or set data.path to a folder "
-            f"with {FILES} of {REPOSITORY}"
+            f"with the files of {SAMPLE} in {REPOSITORY}"
         ) from error
     try:
-        return huggingface_hub.snapshot_download(REPOSITORY, repo_type="dataset", allow_patterns=FILES)
+        patterns = f"{SAMPLE}/*.parquet"
+        folder = huggingface_hub.snapshot_download(REPOSITORY, repo_type="dataset", allow_patterns=patterns)
     except (OSError, RuntimeError, ValueError) as error:  # all errors of the package and of its connection are these
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RunError(
             f"{REPOSITORY}: cannot be downloaded ({reason}); the same command goes on, or set data.path to a folder "
-            f"with its {FILES}"
+            f"with the files of its {SAMPLE}"
         ) from error
+    return f"{folder}/{SAMPLE}"  # beside it may lie what was downloaded for something else

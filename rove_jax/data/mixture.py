@@ -148,11 +148,15 @@ class MixedDocuments(Documents):
 
 
 def load(data: Data) -> Mixture:
-    """Open the folders of `data.mixture`. Raises `UsageError` for one that is missing, damaged or unlike the first."""
+    """Open the folders of `data.mixture`. Raises `UsageError` for one that is missing or damaged, has
+    another tokenizer than the first, or is the same as another, by whatever path."""
     weights = data.weights()
     corpora = [prepared.load(Path(folder).expanduser(), data) for folder in weights]
-    first = corpora[0]
-    for corpus in corpora[1:]:
+    first, met = corpora[0], {}
+    for corpus in corpora:
+        other = met.setdefault(corpus.fingerprint, corpus)
+        if other is not corpus:
+            raise UsageError(f"data.mixture: {corpus.path} has the records of {other.path}; name one, weights added up")
         if corpus.manifest["tokenizer_identity"] != first.manifest["tokenizer_identity"]:
             raise UsageError(f"data.mixture: {corpus.path} was prepared with another tokenizer than {first.path}")
     return Mixture(corpora, list(weights.values()))

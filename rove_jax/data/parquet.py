@@ -5,7 +5,6 @@ text is seen only where whoever wrote the file gave its pages checksums.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,16 +14,18 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from rove_jax.config import Data
-from rove_jax.data import hub, prepared
+from rove_jax.data import folders, hub, prepared
 from rove_jax.data.documents import LONG, Damage, Text, Unit
 from rove_jax.data.held_out import share_of
 from rove_jax.errors import RunError, UsageError, nearest
 
 HELD_OUT_SHARE = 1 / 200
 """Of the documents, unless `data.held_out` says otherwise: of ten billion tokens fifty million."""
+SUFFIX, HIDDEN = (".parquet",), "._"
+"""What the names of files end in, and names that are left out begin with: other programs put aside what is theirs."""
 ID = "id"
 """The column of ids. Without one, or where a row has none, a document is known by its file and row."""
-UNREADABLE = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
+UNREADABLE = (pyarrow.ArrowException, OSError, UnicodeError)
 """What pyarrow raises for a file that is cut short or has wrong bytes; or that cannot be reached, see `damage_of`."""
 RETRY = 30
 """Seconds after which a bucket that does not answer is given up; pyarrow's own limit is 15 minutes."""
@@ -45,10 +46,10 @@ class File(NamedTuple):
 
 
 def load(data: Data, *, download: bool = False) -> "Parquet":
-    """The files at or below `data.path`, in the order of their names; hidden ones, and those from `_` on, left out.
+    """The files at or below `data.path`, in the order of their names; those from `.` or `_` on are left out.
 
     Only footers are read. download: without a path, take the files from the hub. Raises `UsageError` if there is no
-    such file, or none has the text column.
+    such file, or none has the text column, or for what `folders.below` refuses.
     """
     path = hub.download() if download and data.path is None else data.path
     if path is None:
@@ -58,8 +59,8 @@ def load(data: Data, *, download: bool = False) -> "Parquet":
         )
     try:
         if "://" in path:
-            joined = "&" if "?" in path else "?"
-            system, root = fs.FileSystem.from_uri(f"{path}{joined}retry_limit_seconds={RETRY}")
+            limit = f"{'&' if '?' in path else '?'}retry_limit_seconds={RETRY}" if path.startswith("gs://") else ""
+            system, root = fs.FileSystem.from_uri(f"{path}{limit}")
         else:
             system, root = fs.LocalFileSystem(), str(Path(path).expanduser().resolve())
         kind = system.get_file_info(root).type
@@ -68,15 +69,23 @@ def load(data: Data, *, download: bool = False) -> "Parquet":
         folder, _, name = root.rpartition("/")
         names = [name]
         if kind is fs.FileType.Directory:
-            folder, found = root, system.get_file_info(fs.FileSelector(root, recursive=True))
-            names = sorted(info.path.removeprefix(f"{root}/") for info in found if info.type is fs.FileType.File)
-            names = [name for name in names if name.endswith(".parquet") and not re.search(r"(^|/)[._]", name)]
+            folder = root
+            disk = isinstance(system, fs.LocalFileSystem)
+            names = folders.below(Path(root), SUFFIX, hidden=HIDDEN) if disk else listed(system, root)
     except UNREADABLE as error:
         raise UsageError(f"data.path = {path!r}: {first_line(error)}") from error
     if not names:
         raise UsageError(f"data.path = {path!r}: no .parquet file in this folder")
     name = data.source if data.source != "parquet" else root.rpartition("/")[2].removesuffix(".parquet")
-    return Parquet(name, system, folder, names, data)
+    return Parquet(folders.title(name), system, folder, names, data)
+
+
+def listed(system: fs.FileSystem, root: str) -> list[str]:
+    """As `folders.below`, of a bucket, which has no links."""
+    found = system.get_file_info(fs.FileSelector(root, recursive=True))
+    names = sorted(info.path.removeprefix(f"{root}/") for info in found if info.type is fs.FileType.File)
+    names = [name for name in names if name.lower().endswith(SUFFIX)]
+    return [name for name in names if not any(part.startswith(tuple(HIDDEN)) for part in name.split("/"))]
 
 
 class Parquet:
@@ -161,6 +170,9 @@ class Parquet:
 
 def unsuited(schema: pyarrow.Schema, feature: str) -> str:
     """Why files of this schema have no text in the column `feature`; nothing if they have."""
+    for name in (feature, ID):
+        if schema.names.count(name) > 1:
+            return f"column {name} is there {schema.names.count(name)} times"
     texts = [field.name for field in schema if is_text(field.type)]
     if feature in texts:
         return ""

@@ -1,5 +1,6 @@
 """A prepared dataset on disk, opened for reading: windows for training, whole documents for long contexts."""
 
+import hashlib
 import json
 import shlex
 import struct
@@ -9,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rove_jax.config import Data
+from rove_jax.config import Data, fingerprint
 from rove_jax.data import order
-from rove_jax.data.records import Reader, frame, payload
+from rove_jax.data.records import Reader, add_to, frame, payload
 from rove_jax.errors import RunError, UsageError
 
-FORMAT = 2
-"""Changes whenever equal sources would be prepared into other records; datasets of another number are refused."""
+FORMAT = 3
+"""Changes whenever equal sources would be prepared into other records or another manifest; others are refused."""
 MANIFEST = "manifest.json"
 HEAD = struct.Struct("<I")
 """What a document's record begins with: the size of its id."""
@@ -31,7 +32,7 @@ class Document(NamedTuple):
 
 
 class Prepared:
-    """A folder that preparation finished. `manifest` says what is in it; see `prepare.finish` for its keys."""
+    """A folder that preparation finished. `manifest` says what is in it; see `build.finish` for its keys."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path, self.manifest = path, manifest
@@ -143,7 +144,7 @@ def unpack(content: bytes, dtype: np.dtype) -> Document:
 def load(folder: Path, data: Data) -> Prepared:
     """Open the dataset in `folder`. Raises `UsageError` if it is missing, damaged or not what `data` asks for.
 
-    Damage is looked for by the sizes of the files alone (what was cut short or lost); `prepare.verify` reads it all.
+    Damage is looked for by the sizes of the files alone (what was cut short or lost); `verify` reads it all.
     """
     how = f"prepare it with: {command(data, folder)}"
     of = "" if data.mixture else f" of {data.source!r}"
@@ -161,6 +162,9 @@ def load(folder: Path, data: Data) -> Prepared:
     version = manifest.get("format") if isinstance(manifest, dict) else None
     if version != FORMAT:
         raise UsageError(f"{folder}: has format {version}, and this version reads {FORMAT}; delete it and {how}")
+    digest = manifest.pop("digest", None)
+    if digest != fingerprint(manifest):
+        raise UsageError(f"{folder / MANIFEST}: damaged: was changed after it was written; delete the folder and {how}")
     for name, size in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
@@ -184,3 +188,18 @@ def command(data: Data, folder: Path | str) -> str:
         if value is not None and (field != "text_feature" or value != Data.text_feature):
             words += [f"--{field.replace('_', '-')}", str(value)]
     return shlex.join([*words, "--window", str(data.context_length + 1), "--out", str(folder)])
+
+
+def verify(dataset: Prepared) -> None:
+    """Read every record and compare with the hashes in the manifest. Raises `RunError` at the first difference."""
+    for kind, shards in dataset.manifest["shards"].items():
+        for name, count, wanted in shards:
+            found = Reader(dataset.path, kind, [(name, count)])
+            digest = hashlib.sha256()
+            for start in range(0, count, 1024):
+                for record in found.read(range(start, min(start + 1024, count))):
+                    add_to(digest, payload(record))
+            if digest.hexdigest() != wanted:
+                raise RunError(
+                    f"{dataset.path / name}: differs from its manifest; delete the folder and prepare it again"
+                )

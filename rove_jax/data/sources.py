@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rove_jax.config import Data
 from rove_jax.data.documents import Source, Text, Unit, digest
+from rove_jax.data.folders import below, title
 from rove_jax.data.held_out import STATE_OF_THE_UNION, hashed_out
 from rove_jax.errors import UsageError
 
@@ -20,6 +21,10 @@ def load(data: Data, *, download: bool = False) -> Source:
     if data.source == "sotu":
         return state_of_the_union()
     if data.source == "files":
+        if "://" in (data.path or ""):
+            raise UsageError(
+                f"data.path = {data.path!r}: text files are read from a disk; copy them, or mount the bucket"
+            )
         return files(Path(data.path or "").expanduser(), data.held_out)
     if data.source in ("parquet", "fineweb-edu"):
         try:
@@ -49,7 +54,7 @@ def state_of_the_union() -> Source:
 
 
 def files(path: Path, share: float | None = None) -> Source:
-    """A text file, or every .txt and .md file below a folder (hidden ones left out); ids are paths below the folder.
+    """A text file, or every .txt and .md file below a folder (`folders.below`); ids are paths from there.
 
     share: of the documents of a folder, how many are held out (`hashed_out`).
     """
@@ -57,16 +62,13 @@ def files(path: Path, share: float | None = None) -> Source:
         return OneFile(path)
     if not path.is_dir():
         raise UsageError(f"data.path = {str(path)!r}: no such file or folder")
-    found = sorted(
-        file.relative_to(path) for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file()
-    )
-    paths = {id.as_posix(): path / id for id in found if not any(part.startswith(".") for part in id.parts)}
+    paths = {id: path / id for id in below(path, TEXT_SUFFIXES)}
     if not paths:
         raise UsageError(f"data.path = {str(path)!r}: no {' or '.join(TEXT_SUFFIXES)} file in this folder")
     if len(paths) == 1:
         return OneFile(*paths.values())
     held_out = hashed_out(paths, share)
-    return TextFiles(path.resolve().name, paths, [id for id in paths if id in held_out])
+    return TextFiles(title(path.resolve().name), paths, [id for id in paths if id in held_out])
 
 
 class TextFiles:
@@ -96,7 +98,7 @@ class OneFile:
     whole_from = 0
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.stem
+        self.path, self.name = path, title(path.stem)
         self.units: Sequence[Unit] = [Unit(path.name, path.stat().st_size)]
 
     def documents(self, unit: int = 0) -> Iterator[Text]:

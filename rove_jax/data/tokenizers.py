@@ -1,6 +1,8 @@
 """Text to token ids and back: raw bytes, which need no files, and GPT-2's byte-pair encoding."""
 
 import hashlib
+import itertools
+import re
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +15,11 @@ from rove_jax.errors import UsageError
 
 PROBE = "It's 1790:\tthe  State's\r\n\n   of the Union -- 12,345 words; caf\u00e9 \u65e5\u672c \U0001f54a  \n"
 """Text in which every rule of GPT-2's pre-tokenizer applies; two tokenizers that split it alike split alike."""
+
+LONG_SPACE = 100_000
+"""Spaces in a row over which text is cut: of several hundred thousand before a word tiktoken 0.14 panics."""
+SPACE = r"[^\S\x1c-\x1f]"
+"""What is space in tiktoken's patterns: not quite what it is to Python."""
 
 
 class Tokenizer(Protocol):
@@ -77,7 +84,8 @@ class BytePairTokenizer:
         self.identity = digest.hexdigest()
 
     def encode(self, text: str) -> np.ndarray:
-        return np.asarray(self.encoding.encode_ordinary(text), np.int32)
+        parts = cut(text, LONG_SPACE) if len(text) > LONG_SPACE else [text]
+        return np.concatenate([np.asarray(self.encoding.encode_ordinary(part), np.int32) for part in parts])
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         ids = checked(ids, self.vocab)
@@ -100,6 +108,16 @@ def load(data: Data) -> Tokenizer:
     if data.tokenizer_path is None:
         return BytePairTokenizer(bpe.from_cache())
     return BytePairTokenizer(bpe.from_folder(Path(data.tokenizer_path).expanduser()))
+
+
+def cut(text: str, least: int) -> list[str]:
+    """`text` in parts, cut before the last of more than `least` spaces in a row that something else follows.
+
+    GPT-2's pattern splits text there as well, since that last one goes with the word, so tokens stay the same.
+    """
+    spaces = re.finditer(rf"(?<!{SPACE}){SPACE}{{{least},}}(?={SPACE}(?!{SPACE}).)", text, re.DOTALL)
+    places = [0, *(match.end() for match in spaces), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
 def checked(ids: Iterable[int], vocab: int) -> np.ndarray:
