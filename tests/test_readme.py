@@ -25,7 +25,7 @@ def commands(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("train/*.md"), *ROOT.glob("eval/*.md")])
+DOCUMENTS = sorted(path for folder in (".", "train", "eval", "configs") for path in ROOT.glob(f"{folder}/*.md"))
 COMMANDS = [words for path in DOCUMENTS for words in commands(path.read_text())]
 
 
@@ -42,6 +42,15 @@ def check(words: list[str]) -> None:
     match words:
         case ["python", "-m", ("train" | "eval") as name, *rest] if (ROOT / name / "__main__.py").is_file():
             check([f"rove-{name}", *rest])
+        case ["rove-train", "plan", *rest]:
+            from rove_jax.cli import plan
+
+            arguments, overrides = plan.parser().parse_known_args(rest)
+            recipes.load(ROOT / arguments.config, overrides)
+        case ["rove-train", "verify", *rest]:
+            from rove_jax.cli import verify
+
+            verify.parser().parse_args(rest)
         case ["rove-train", *rest]:
             from rove_jax.cli import train
 
