@@ -8,6 +8,8 @@ import pytest
 from rove_jax import recipes
 from rove_jax.config import Config
 from rove_jax.errors import UsageError
+from rove_jax.models import accounting
+from rove_jax.training import plan
 
 RECIPE = """
 from rove_jax.config import Config, Model
@@ -161,15 +163,35 @@ def test_a_recipe_leaves_nothing_behind(recipe: Path) -> None:
     assert [path.name for path in recipe.parent.iterdir()] == ["recipe.py"]
 
 
-def test_twin_recipes_differ_in_one_line(checkout: Path) -> None:
-    rove, rope = ((checkout / "configs" / f"tiny_{name}.py").read_text().splitlines() for name in ("rove", "rope"))
+TWINS = ("tiny", "gpt2_small", "gpt2_medium")
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twin_recipes_differ_in_one_line(checkout: Path, name: str) -> None:
+    paths = [checkout / "configs" / f"{name}_{variant}.py" for variant in ("rove", "rope")]
+    rove, rope = (path.read_text().splitlines() for path in paths)
     assert len(rove) == len(rope)
     assert [(a, b) for a, b in zip(rove, rope) if a != b] == [('VARIANT = "rove"', 'VARIANT = "rope"')]
-    assert changed_between(checkout) == {"model.variant": "rope"}
+    rove, rope = (flat(dataclasses.asdict(recipes.load(path))) for path in paths)
+    assert {key: rope[key] for key in rope if rope[key] != rove[key]} == {"model.variant": "rope"}
 
 
-def changed_between(checkout: Path) -> dict:
-    rove, rope = (
-        flat(dataclasses.asdict(recipes.load(checkout / "configs" / f"tiny_{name}.py"))) for name in ("rove", "rope")
-    )
-    return {key: rope[key] for key in rope if rope[key] != rove[key]}
+def test_every_recipe_loads_and_has_a_plan(checkout: Path) -> None:
+    paths = sorted((checkout / "configs").glob("*.py"))
+    assert {path.stem.rpartition("_")[0] for path in paths} == set(TWINS)
+    for path in paths:
+        settings = recipes.load(path)
+        assert plan.make(settings).parameter_count > 0
+        assert f"--config configs/{path.name} " in path.read_text(), "the docstring has the command"
+
+
+@pytest.mark.parametrize("name", ["gpt2_small", "gpt2_medium"])
+def test_the_papers_recipes_are_one_epoch_of_its_size(checkout: Path, name: str) -> None:
+    settings = recipes.load(checkout / "configs" / f"{name}_rove.py")
+    layers, width = settings.model.layers, settings.model.width
+    assert settings.training.batch_size * settings.data.context_length == 524_288
+    assert round(524_288 * settings.training.steps / 1e9, 2) == 10.0
+    # Embedding, and a layer's four attention matrices and MLP of four times the width, all with biases and norms.
+    by_hand = 50_257 * width + layers * (12 * width**2 + 13 * width) + 2 * width
+    assert accounting.parameter_count(settings.model) == by_hand
+    assert f"{by_hand / 1e6:.0f}M" in {"gpt2_small": "124M", "gpt2_medium": "354M"}[name]

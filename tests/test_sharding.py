@@ -1,5 +1,8 @@
 """The mesh and the table of axes: what lies where, what is refused, and that results do not depend on it."""
 
+import json
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -89,6 +92,53 @@ def test_optimizer_state_lies_where_its_parameter_lies():
     assert scalars and all(leaf.sharding.is_fully_replicated for leaf in scalars)
 
 
+MESHES = {"1x1x1": (1, 1, 1), "8x1x1": (8, 1, 1), "2x2x2": (2, 2, 2), "1x4x2": (1, 4, 2)}
+"""Those of the table of shardings and of the runs that must agree: data x fsdp x tensor."""
+
+GOLDEN = Path(__file__).with_name("shardings.json")
+
+
+def where_all_lies() -> dict[str, dict[str, str]]:
+    """Mesh, then parameter, to its shape, the mesh axis along each of its axes, and the shape of a device's part."""
+    table: dict[str, dict[str, str]] = {}
+    for name, sizes in MESHES.items():
+        abstract = functional.abstract(SETTINGS.model)
+        placed = sharding.parameters(functional.axes(SETTINGS.model), abstract, mesh_of(*sizes))
+        lines = table.setdefault(name, {})
+        for (path, leaf), where in zip(jax.tree_util.tree_leaves_with_path(abstract), jax.tree.leaves(placed)):
+            axes = ", ".join(axis or "-" for axis in where.spec)
+            part = list(where.shard_shape(leaf.shape))
+            lines[jax.tree_util.keystr(path, simple=True, separator=".")] = f"{list(leaf.shape)} along {axes}: {part}"
+    return table
+
+
+def test_the_sharding_of_every_parameter_is_as_written_down():
+    """If a change is meant: `python -c "import test_sharding as t; t.write()"` in tests/, and read the difference."""
+    assert where_all_lies() == json.loads(GOLDEN.read_text())
+
+
+def write() -> None:
+    """Write down where everything lies now."""
+    GOLDEN.write_text(json.dumps(where_all_lies(), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_new_state_is_never_whole_on_one_device(optimizer):
+    """By the memory of the program that makes it: an eighth of the state, and less beside it than the largest array."""
+    sizes = {"data": 1, "fsdp": 4, "tensor": 2}
+    cfg = settings(
+        SETTINGS.data, training={"batch_size": 8}, mesh=sizes, model={"width": 64}, optimizer={"name": optimizer}
+    )
+    made = plan.make(cfg)
+    fresh = jax.jit(
+        lambda key: state.fresh(cfg, made.optimizer, key), out_shardings=state.shardings(made.target)
+    ).lower(jax.random.key(0))
+    spread = fresh.compile().memory_analysis()
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made.target))
+    assert spread.output_size_in_bytes < 0.2 * whole
+    assert spread.temp_size_in_bytes < 4 * made.target.params["embedding"].size
+
+
 def updates(cfg: config.Config, count: int):
     """(weights before, weights after `count` updates, losses)."""
     made = plan.make(cfg)
@@ -107,14 +157,18 @@ def updates(cfg: config.Config, count: int):
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_the_mesh():
-    """Ten updates of 8 rows, dropout included, on one device and on eight: the same start to the bit, and course."""
+    """Ten updates of 8 rows, dropout included, on one device and on eight: the same start and course.
+
+    The start to a last bit: compiled for a part of an array, jax 0.12 rounds the inverse error function otherwise.
+    """
     shape = {"batch_size": 8, "accumulation": 1, "steps": 10}
     runs = [
-        updates(settings(SETTINGS.data, training=shape, mesh=sizes), 10)
-        for sizes in ({"data": 1}, {"data": 2, "fsdp": 2, "tensor": 2})
+        updates(settings(SETTINGS.data, training=shape, mesh=dict(zip(sharding.MESH_AXES, sizes))), 10)
+        for sizes in MESHES.values()
     ]
-    (start, alone, expected), (spread_start, spread, losses) = runs
+    (start, alone, expected), *others = runs
     assert len(set(expected)) == 10 and start["embedding"].std() > 0
-    jax.tree.map(np.testing.assert_array_equal, start, spread_start)
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), alone, spread)
+    for spread_start, spread, losses in others:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8), start, spread_start)
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), alone, spread)
