@@ -8,6 +8,7 @@ from reference import parquet as made
 
 from rove_jax.config import Data
 from rove_jax.data import build, prepare, prepared, sources
+from rove_jax.data.documents import Text
 from rove_jax.errors import UsageError
 
 TEXT = "some words in a line\n" * 20
@@ -32,7 +33,7 @@ def folder(tmp_path) -> Path:
 
 
 def test_a_folder_is_read_whatever_the_case_of_suffixes_and_through_links(folder):
-    documents = list(sources.files(folder).documents())
+    documents = [text for text in sources.files(folder).documents() if isinstance(text, Text)]
     assert sorted(text.id for text in documents) == ["B.TXT", "a.txt", "in ner/c.Md", "link/f.txt"]
     assert {text.text for text in documents if text.id == "link/f.txt"} == {TEXT}
 

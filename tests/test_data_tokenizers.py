@@ -7,7 +7,7 @@ import pytest
 from reference import text as oracle
 
 from rove_jax.config import Data
-from rove_jax.data import tokenizers
+from rove_jax.data import bpe, tokenizers
 from rove_jax.errors import UsageError
 
 MERGES = [(b"t", b"h"), (b"th", b"e"), (b" ", b"the"), (b"a", b"n"), (b"an", b"d"), (b" ", b"a"), (b"h", b"e")]
@@ -151,7 +151,7 @@ def test_without_cache_and_network_the_ways_out_are_named(monkeypatch, tmp_path)
 @pytest.mark.parametrize("space", [" ", "\n", "\u00a0\t", "\u2003 ", "\x1c ", "\x85"])
 def test_text_is_cut_only_where_its_tokens_are_cut(folder, space):
     """tiktoken splits the whole and the parts; least = 1 cuts at every run of spaces."""
-    whole = gpt2(folder).encoding.encode_ordinary
+    whole = bpe.from_folder(folder).encode_ordinary
     for n in (1, 2, 3, 7):
         text = f"{space * n}It's{space * n}2 the  end{space * n}!{space * n}he{space * n}"
         parts = tokenizers.cut(text, 1)

@@ -155,6 +155,30 @@ def test_a_killed_command_takes_its_workers_along_and_the_next_one_goes_on(alone
     assert contents(tmp_path / "out") == contents(alone)
 
 
+INTERRUPTED = """
+import os, sys, time
+if __name__ != "__main__":
+    print(os.getpid(), file=open(sys.argv[1] + "/started", "a"))
+    time.sleep(1)  # as an import does, before any of our own code
+else:
+    import test_data_workers as here
+    from pathlib import Path
+    here.make(here.Scripted(Path(sys.argv[1])), Path(sys.argv[1]) / "out")
+"""
+
+
+def test_ctrl_c_is_answered_by_the_command_alone_even_while_workers_start(tmp_path):
+    (tmp_path / "main.py").write_text(INTERRUPTED)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    words = [sys.executable, str(tmp_path / "main.py"), str(tmp_path)]
+    command = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait(lambda: (tmp_path / "started").is_file() and len((tmp_path / "started").read_text().split()) == 2)
+    os.killpg(command.pid, signal.SIGINT)
+    _, printed = command.communicate(timeout=30)
+    assert printed.count("Traceback") == 1 and printed.endswith("KeyboardInterrupt\n"), "that of the command"
+    assert not any(running(int(process)) for process in (tmp_path / "started").read_text().split())
+
+
 def wait(until: Callable[[], bool]) -> None:
     for _ in range(600):
         if until():
@@ -198,6 +222,25 @@ def test_a_kill_before_the_last_renaming_costs_nothing(alone, tmp_path, monkeypa
     (tmp_path / "log").unlink()
     make(source, tmp_path / "out", count=1)
     assert not (tmp_path / "log").exists()
+    assert contents(tmp_path / "out") == contents(alone)
+
+
+REPLACE = Path.replace
+
+
+def no_room(draft: Path, target: Path) -> None:
+    """What is written stays a draft, if it is to be the manifest, as after a kill."""
+    if target.name == prepared.MANIFEST:
+        raise OSError(28, "No space left on device")
+    REPLACE(draft, target)
+
+
+def test_a_manifest_that_finds_no_room_leaves_nothing_in_the_dataset(alone, tmp_path, monkeypatch):
+    source = Scripted(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="No space left"):
+        patch.setattr(Path, "replace", no_room)
+        make(source, tmp_path / "out", count=1)
+    make(source, tmp_path / "out", count=1)
     assert contents(tmp_path / "out") == contents(alone)
 
 

@@ -83,7 +83,7 @@ def dataset(
         raise UsageError(f"{folder}: its name is not in UTF-8; choose another folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent / f".{folder.name}.lock", progress):
+        with locked(folder, progress):
             if (folder / MANIFEST).is_file():
                 return None
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -208,4 +208,4 @@ def finish(job: Job, entries: Sequence[dict[str, Any]]) -> None:
         "damage": [damage for entry in entries for damage in entry["damage"]][:NAMED],
         "files": files,
     }
-    write_json(folder / MANIFEST, manifest | {"digest": fingerprint(manifest)})
+    write_json(folder / MANIFEST, manifest | {"digest": fingerprint(manifest)}, folder / PARTS)

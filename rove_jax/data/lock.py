@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def locked(path: Path, progress: bool) -> Iterator[None]:
-    """Hold the lock file `path`. The system frees it when a process dies, however it dies."""
+def locked(folder: Path, progress: bool) -> Iterator[None]:
+    """Hold the lock file beside `folder`. The system frees it when a process dies, however it dies."""
+    path = folder.parent / f".{folder.name}.lock"
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -18,7 +19,7 @@ def locked(path: Path, progress: bool) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if progress:
-                    print(f"waiting for another process, which prepares {path.parent}", file=sys.stderr)
+                    print(f"waiting for another process, which prepares {folder}", file=sys.stderr)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if names(path, descriptor):
                 try:

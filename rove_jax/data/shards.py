@@ -110,7 +110,7 @@ class Maker:
         finally:
             for draft in drafts.values():
                 draft.unlink(missing_ok=True)
-        write_json(parts / f"{piece:05d}.json", entry)
+        write_json(parts / f"{piece:05d}.json", entry, parts)
         return entry
 
     def fill(self, piece: int, writers: dict[str, records.Writer], report: Report) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def token_dtype(vocab: int) -> np.dtype:
     return np.dtype("<u2" if vocab <= 2**16 else "<u4")
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file that is there whole, and on the disk, or not at all."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+def write_json(path: Path, values: dict[str, Any], drafts: Path) -> None:
+    """Write a JSON file that is there whole, and on the disk, or not at all: by way of the folder `drafts`."""
+    draft = drafts / f"{path.name}.{secrets.token_hex(4)}"
     with draft.open("w", encoding="utf-8") as file:
         json.dump(values, file, indent=1)
         file.flush()

@@ -9,8 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable
-from multiprocessing import connection, get_context, parent_process
+from collections.abc import Iterable, Iterator
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from typing import Any
 
 from rove_jax.data.shards import Job, Maker, Report
@@ -28,7 +28,8 @@ class Worker:
         spawn = get_context("spawn")
         self.pipe, theirs = spawn.Pipe()
         self.process = spawn.Process(target=serve, args=(theirs, job), name=f"prepare-{number}", daemon=True)
-        self.process.start()
+        with uninterrupted():
+            self.process.start()
         theirs.close()  # else the pipe would stay open when the process ends
         self.piece = -1
 
@@ -95,12 +96,23 @@ def run(job: Job, pieces: Iterable[int], count: int, report: Report) -> None:
             worker.pipe.close()
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """While open, no Ctrl-C, which goes to all processes of a terminal, reaches this thread; nor, ever, those started
+    meanwhile, so the parent alone answers. Python's own way to ignore it in a process comes after its imports."""
+    resource_tracker.ensure_running()  # when started by the first process, it lets Ctrl-C through again (up to 3.12)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def serve(pipe: connection.Connection, job: Job) -> None:
     """What a worker does: pieces as they come, until the pipe closes.
 
     It sends (bytes, tokens) done since the last time, None at the end of a piece, or the error that ended it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent alone answers
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         reporter = Reporter(pipe)
