@@ -9,7 +9,7 @@ from reference import parquet as made
 from rove_jax.config import Data
 from rove_jax.data import build, prepare, prepared, sources
 from rove_jax.data.documents import Text
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 
 TEXT = "some words in a line\n" * 20
 LOST = os.fsdecode(b"\xff.txt")
@@ -98,6 +98,15 @@ def test_names_that_are_not_utf8_or_very_long_are_no_obstacle(folder):
         dataset = prepare.ensure(data)
         assert dataset.documents("train")[0].id == name
         (folder / name).rename(folder / "a.txt")
+
+
+def test_a_file_that_changes_during_the_work_ends_it(tmp_path):
+    made.write(tmp_path, files=1)
+    source = sources.load(Data(source="parquet", path=str(tmp_path)))
+    assert list(source.documents(0))
+    made.write(tmp_path, files=1, seed=1)
+    with pytest.raises(RunError, match="0.parquet row group 0: the file has changed since"):
+        list(source.documents(0))
 
 
 @pytest.mark.parametrize("name", ["text", "id"])

@@ -71,7 +71,8 @@ def prepare(argv: Sequence[str]) -> None:
     dataset = prepared.load(folder, data)
     if dataset.manifest["key"] != key:
         raise UsageError(
-            f"{folder}: already holds another dataset, from {dataset.manifest['source']}; choose another --out"
+            f"{folder}: already holds another dataset, from {dataset.manifest['source']} as it was then or with other "
+            "options; choose another --out"
         )
     if options.verify:
         prepared.verify(dataset)

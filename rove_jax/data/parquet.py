@@ -137,6 +137,8 @@ class Parquet:
             return
         try:
             with self.system.open_input_file(f"{self.folder}/{file.name}") as stream:
+                if stream.size() != file.bytes:
+                    raise RunError(f"{where}: the file has changed since the work began; give the same command again")
                 parquet = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
                 ids = ID if ID in parquet.schema_arrow.names else None
                 columns = [self.feature] + ([ids] if ids else [])
