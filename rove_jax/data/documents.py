@@ -45,7 +45,7 @@ class Source(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides what `documents` yields, read from the disk each time."""
+        """SHA-256 of all that decides what `documents` yields, as found on the disk."""
         ...
 
 
