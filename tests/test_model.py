@@ -169,7 +169,7 @@ def test_scaling_reaches_queries_keys_and_values():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("remat", ["none", "dots", "full", "offload"])
 @pytest.mark.parametrize("scan_layers", [True, False])
 def test_loop_and_remat_change_neither_loss_nor_gradient(scan_layers, remat):
     params, t = parameters(SMALL), tokens(length=13)

@@ -195,3 +195,9 @@ def test_the_papers_recipes_are_one_epoch_of_its_size(checkout: Path, name: str)
     by_hand = 50_257 * width + layers * (12 * width**2 + 13 * width) + 2 * width
     assert accounting.parameter_count(settings.model) == by_hand
     assert f"{by_hand / 1e6:.0f}M" in {"gpt2_small": "124M", "gpt2_medium": "354M"}[name]
+
+
+def test_offload_is_refused_where_there_is_nowhere_to(checkout: Path) -> None:
+    settings = recipes.load(checkout / "configs" / "tiny_rove.py", ["--model.remat", "offload"])
+    with pytest.raises(UsageError, match="model.remat = offload: a CPU has no other memory"):
+        plan.make(settings)

@@ -10,6 +10,7 @@ from rove_jax.errors import UsageError, require, require_choice
 Variant = Literal[
     "nope", "rope", "rove", "custom", "vo", "absolute_q", "absolute_k", "absolute_v", "absolute_o", "absolute_qkv"
 ]
+Remat = Literal["none", "dots", "full", "offload"]
 Backend = Literal["auto", "xla", "cudnn", "chunked", "splash"]
 
 TURNS: dict[str, str] = {
@@ -65,14 +66,15 @@ class Model:
     """Of activations and products; parameters, softmax, norms, logits and losses are float32."""
     scan_layers: bool = False
     """One compiled layer looped over (compiles fast), or layers unrolled (runs faster). Same parameters."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass recomputes: nothing, all but products with weights, everything in a layer."""
+    remat: Remat = "none"
+    """What the backward pass recomputes: nothing, all but products with weights, everything in a layer; or all but
+    those products, which wait in the memory of the host (TPU and GPU)."""
     attention: Backend = "auto"
 
     def __post_init__(self) -> None:
         require_choice("model.variant", self.variant, Variant)
         require_choice("model.dtype", self.dtype, Literal["float32", "bfloat16"])
-        require_choice("model.remat", self.remat, Literal["none", "dots", "full"])
+        require_choice("model.remat", self.remat, Remat)
         require_choice("model.attention", self.attention, Backend)
         for name in ("layers", "width", "query_heads", "kv_heads", "head_dim", "mlp_width", "vocab", "vocab_multiple"):
             value = getattr(self, name)

@@ -20,6 +20,7 @@ CAPTURES = ("query", "key", "value")
 REMAT: dict[str, Callable[..., bool] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
 }
 
 

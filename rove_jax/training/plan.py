@@ -69,6 +69,8 @@ def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Plan:
     if rows % (ways * parts):
         needs = f"{parts} accumulation parts on {ways} devices (mesh.data x mesh.fsdp)"
         raise UsageError(f"training.batch_size = {rows}: does not divide into {needs}")
+    if settings.model.remat == "offload" and mesh.devices.flat[0].platform == "cpu":
+        raise UsageError("model.remat = offload: a CPU has no other memory to move activations to; use full")
     adamw = optimizer.make(settings.optimizer, settings.training.steps, functional.axes(settings.model))
     target = state.abstract(settings, adamw, mesh)
     choice = choose_attention(settings, mesh)
