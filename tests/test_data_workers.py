@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ class Scripted:
 
     def __init__(self, marks: Path, bad: int = -1, happens: Callable[[Path], None] | None = None) -> None:
         self.marks, self.bad, self.happens = marks, bad, happens
-        self.units = [Unit(f"unit {n}", shards.PIECE_BYTES) for n in range(6)]
+        self.units: Sequence[Unit] = [Unit(f"unit {n}", shards.PIECE_BYTES) for n in range(6)]
 
     def documents(self, unit: int = 0) -> Iterator[Text | Damage]:
         with (self.marks / "log").open("a") as file:
