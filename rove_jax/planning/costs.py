@@ -137,9 +137,11 @@ class Costs:
         return self.bytes(results) + sum(self.bytes(o.results) for o in operands)
 
     def bytes(self, arrays: tuple[Array, ...]) -> int:
+        """Those that lie in the device's memory."""
         return sum(a.bytes for a in arrays if not (self.tpu and a.space == ON_CHIP))
 
     def root(self, computation: str) -> Instruction:
+        """The instruction whose result is that of a computation."""
         return self.by_computation[computation][-1]
 
     def read(self, computation: str, name: str, whole: int) -> int:

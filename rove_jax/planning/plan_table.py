@@ -122,14 +122,17 @@ def sources(document: dict[str, Any]) -> str:
 
 
 def gib(value: float | None) -> str:
+    """Bytes in GiB."""
     return "-" if value is None else f"{value / GIB:,.3f}"
 
 
 def layout(record: dict[str, Any]) -> str:
+    """Sizes of the mesh."""
     return " x ".join(str(record["mesh"][name]) for name in ("data", "fsdp", "tensor"))
 
 
 def collective(record: dict[str, Any], kind: str) -> str:
+    """How many of a kind, and their GB."""
     if "collectives" not in record:
         return "-"
     found = record["collectives"].get(kind)

@@ -89,7 +89,7 @@ def local(tree: Any) -> int:
     return sum(x.dtype.itemsize * math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
 
 
-def memory(made: plans.Plan, compiled: Any, usable: float | None) -> dict[str, float | None]:
+def memory(made: plans.Plan, compiled: Any, usable: float | None) -> dict[str, Any]:
     """Bytes on one device while a step runs: parts, "total", and what is "usable"."""
     parameters, optimizer = local(made.target.params), local(made.target.optimizer)
     said = compiled.memory_analysis()

@@ -87,7 +87,8 @@ def muon(optimizer: config.Optimizer, axes: Any) -> optax.GradientTransformation
         del params
 
         def scale(update: jax.Array, matrix: optax.contrib.MuonDimensionNumbers) -> jax.Array:
-            sizes = (math.prod(update.shape[axis] for axis in side) for side in matrix)
+            sides = (side for side in matrix if not isinstance(side, int))
+            sizes = (math.prod(update.shape[axis] for axis in side) for side in sides)
             return UPDATE_RMS * math.sqrt(max(sizes)) * update
 
         return jax.tree.map(scale, updates, matrices)
