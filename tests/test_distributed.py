@@ -28,6 +28,7 @@ def work():
     {work}
     return 0
 
+distributed.Peers.GRACE, distributed.Peers.LINGER = 0.5, 2.0
 with StopRequest():
     train.together(distributed.initialize("on", heartbeat_seconds=2), work)
 """
@@ -107,7 +108,9 @@ def joined(processes: Processes) -> bool:
     "work, code, line",
     [
         ("if os.environ['JAX_PROCESS_ID'] == '1': raise UsageError('mine alone')", 2, "failed with exit code 2"),
-        ("if os.environ['JAX_PROCESS_ID'] == '1': sys.exit(143)", 143, "was asked to stop"),
+        pytest.param(
+            "if os.environ['JAX_PROCESS_ID'] == '1': sys.exit(143)", 143, "was asked to stop", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_process_that_ends_by_itself_ends_the_others(processes, work, code, line):

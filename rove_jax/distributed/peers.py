@@ -39,15 +39,16 @@ class Peers:
 
     PACE, GRACE, LINGER = 1.0, 3.0, 6.0
     """Seconds between two meetings; that a process has to end by itself once another one has failed; that a process
-    which fails stays, so that others can fail in the same way or hear of it. Process 0 must not be the first to go."""
+    which fails stays, so that others can fail in the same way or hear of it."""
 
     def __init__(self, client: Any, index: int, count: int, heartbeat_seconds: int) -> None:
         self.client, self.index, self.count = client, index, count
         self.patience = heartbeat_seconds + 5.0
         self.code: int | None = None  # of this process, once it ends by itself
         self.leaving = False
+        self.ending = threading.Lock()
         self.met = 0
-        self.failed: tuple[float, int, int] | None = None  # when it was seen, which process, its exit code
+        self.failed: tuple[float, int, int] | None = None
         threading.Thread(target=self.watch, name="peers", daemon=True).start()
 
     @classmethod
@@ -64,7 +65,7 @@ class Peers:
         # On a CPU, programs that wait for other processes at the same time can take each other's threads (jax 0.10.2).
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         missing = f"the processes of the run did not all come together in {timeout_seconds} s"
-        on_abort(lambda: say_and_exit(missing + GO_ON, DIED))
+        on_abort(lambda: (say(missing + GO_ON), os._exit(DIED)))
         timeouts = {"heartbeat_timeout_seconds": heartbeat_seconds, "initialization_timeout": timeout_seconds}
         attend(lambda: jax.distributed.initialize(**timeouts, **where))
         state = distributed.global_state
@@ -77,20 +78,32 @@ class Peers:
 
     def watch(self) -> None:
         """What the thread does."""
+        grace = self.GRACE if self.index else self.LINGER + self.PACE  # process 0 must not be the first to go
         while True:
+            problem = None
             try:
-                self.client.wait_at_barrier("rove/alive", 10**9)
-                words = self.client.key_value_dir_get(ENDED)
+                self.client.wait_at_barrier("rove/alive", 1000 if self.failed else 10**9)
+                self.met += 1
             except RuntimeError as error:
-                self.end(named_in(str(error)))
-            self.met += 1
-            if words and self.failed is None:
-                index, code = map(int, words[0][1].split())
-                self.failed = time.monotonic(), index, code
-            if self.failed and self.failed[1] != self.index and time.monotonic() - self.failed[0] > self.GRACE:
+                problem = error
+            self.failed = self.failed or self.word()
+            if problem and not self.failed:
+                self.end(named_in(str(problem)))
+            if self.failed and self.failed[1] != self.index and time.monotonic() - self.failed[0] > grace:
                 self.end(None)
-            if self.index == 0:  # so that all others wait at the barrier, where they hear of a death
+            if self.index == 0 or problem:  # all others wait at the barrier, where they hear of a death
                 time.sleep(self.PACE)
+
+    def word(self) -> tuple[float, int, int] | None:
+        """What the first process that failed has left: when it was seen here, which process, its exit code."""
+        try:
+            words = self.client.key_value_dir_get(ENDED)
+        except RuntimeError:
+            return None
+        if not words:
+            return None
+        index, code = map(int, words[0][1].split())
+        return time.monotonic(), index, code
 
     def aborted(self, address: str) -> None:
         """What to make of an abort: returns only if it has nothing to do with the others, so that it takes place.
@@ -112,12 +125,17 @@ class Peers:
             sys.exit()  # of the thread
         if self.code is not None:
             os._exit(self.code)
-        if self.failed and self.failed[1] != self.index:
-            _, index, code = self.failed
-            stopped = code in STOPPED
-            what = "was asked to stop" if stopped else f"failed with exit code {code}, and its output says why"
-            say_and_exit(f"process {index} of {self.count} {what}{GO_ON}", code if stopped else DIED)
-        say_and_exit(f"{dead or 'a process'} of {self.count} died, or can no longer be reached{GO_ON}", DIED)
+        with self.ending:  # the watch and an abort may come here at the same time; never let go
+            line, code = f"{dead or 'a process'} of {self.count} died, or can no longer be reached", DIED
+            if self.failed and self.failed[1] != self.index:
+                _, index, theirs = self.failed
+                stopped = theirs in STOPPED
+                what = "was asked to stop" if stopped else f"failed with exit code {theirs}, and its output says why"
+                line, code = f"process {index} of {self.count} {what}", theirs if stopped else DIED
+            say(line + GO_ON)
+            if self.index == 0:
+                time.sleep(self.PACE)  # so that the others hear who died before they lose this one
+            os._exit(code)
 
     def __enter__(self) -> "Peers":
         return self
@@ -200,10 +218,9 @@ def attend(call: Callable[[], Any]) -> None:
         raise errors[0]
 
 
-def say_and_exit(line: str, code: int) -> NoReturn:
-    """Print `error: line` past all buffers and locks, and end the process at once."""
+def say(line: str) -> None:
+    """Print `error: line` past all buffers and locks."""
     os.write(2, f"\nerror: {line}\n".encode())
-    os._exit(code)
 
 
 _handlers: list[Any] = []  # C holds no reference to a Python function
