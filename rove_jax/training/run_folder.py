@@ -192,6 +192,13 @@ def versions() -> dict[str, str]:
     return found
 
 
+ORIGINS = {
+    "tokenizer_identity": ("data.tokenizer",),
+    "data_fingerprint": ("data.source", "data.mixture", "data.prepared", "data.path"),
+}
+"""What is compared of the data when a run goes on, and the fields that may have changed it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Origin:
     """What the batches come from, as stored in checkpoints and compared when a run goes on."""
@@ -203,11 +210,14 @@ class Origin:
         """Raise `UsageError` if a checkpoint's `metadata` name other data or another tokenizer, unless that is
         `allowed`; returns what differs."""
         found = []
-        for name, field in (("tokenizer_identity", "data.tokenizer"), ("data_fingerprint", "data.source")):
+        for name, (field, *others) in ORIGINS.items():
             before, now = metadata.get(name), getattr(self, name)
             if before != now:
-                if not permitted(field, allowed):
+                if not any(permitted(one, allowed) for one in (field, *others)):
                     trained = f"the run in {where} was trained with {before}"
-                    raise UsageError(f"{field}: {name} is {now}, {trained}; --allow-change {field} goes on anyway")
+                    ways = f" (or {', '.join(others)})" if others else ""
+                    raise UsageError(
+                        f"{field}{ways}: {name} is {now}, {trained}; --allow-change {field} goes on anyway"
+                    )
                 found.append(Change(f"{field}: {name}", before, now))
         return found
