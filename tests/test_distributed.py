@@ -114,7 +114,10 @@ def joined(processes: Processes) -> bool:
     ],
 )
 def test_a_process_that_ends_by_itself_ends_the_others(processes, work, code, line):
-    processes.start(2, ["-c", TOGETHER.format(work=f"{work}\n    time.sleep(600)")])
+    program = TOGETHER.format(work=f"{work}\n    time.sleep(600)").replace(
+        "heartbeat_seconds=2", "heartbeat_seconds=10"
+    )
+    processes.start(2, ["-c", program])
     assert processes.codes(60) == [code if code == 143 else 75, code]
     [told] = processes.errors(0)
     assert f"process 1 of 2 {line}" in told and "goes on from the last checkpoint" in told
