@@ -81,7 +81,7 @@ def test_a_run_without_validation_has_no_best(tmp_path, fresh):
     [
         ({"layers": 3}, r"blocks.attention.key.bias: stored is float32\[2, 2, 8\], wanted is float32\[3, 2, 8\]"),
         ({"vocab_multiple": 704}, r"embedding: stored is float32\[320, 16\], wanted is float32\[704, 16\]"),
-        ({"bias": False}, r"blocks.attention.key.bias: stored is float32\[2, 2, 8\], wanted is nothing"),
+        ({"bias": False}, r"blocks.attention.key.bias: .*, wanted is nothing; give the model that it was saved with"),
     ],
 )
 def test_another_shape_is_refused_by_the_first_array_that_differs(tmp_path, fresh, model, words):
@@ -155,7 +155,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path, made, fresh):
         checkpoints.restore(1, made.target)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"format": 2}', b'{"format": 2, "sha256": "0"}', b"\xff"])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"format": 2}', b'{"format": 2, "sha256": "0"}', b"\xff", b"[" * 99_999], ids=len
+)
 def test_damaged_metadata_are_named(tmp_path, fresh, text):
     saved(tmp_path, fresh, {1: None})
     (tmp_path / "checkpoints" / "1" / "metadata" / "metadata").write_bytes(

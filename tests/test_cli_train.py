@@ -79,6 +79,19 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(recipe, capsys, more, line)
     assert line in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_dry_run_looks_at_the_run_that_is_there(recipe, cfg, tmp_path, capsys):
+    given = ["--config", str(recipe), "--dry-run", "--workdir", str(tmp_path / "run"), "--seed", "1"]
+    assert command.main(given) == 0 and not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(cfg)))
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert command.main(given) == 2
+    assert "seed = 1: the run in" in capsys.readouterr().err.splitlines()[-1]
+    assert command.main([*given, "--allow-change", "seed"]) == 0
+    assert command.main([*given, "--allow-change", "sed"]) == 2
+    assert "--allow-change sed: no such field; did you mean seed?" in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     "more, line",
     [

@@ -24,12 +24,12 @@ def cfg(tmp_path_factory):
 @pytest.mark.parametrize(
     "parts, words",
     [
-        ({"seed": 1}, "seed = 1: .* began with 0"),
-        ({"optimizer": {"peak_lr": 0.5}}, "optimizer.peak_lr = 0.5: .* began with 0.01"),
+        ({"seed": 1}, "seed = 1: .* has 0"),
+        ({"optimizer": {"peak_lr": 0.5}}, "optimizer.peak_lr = 0.5: .* has 0.01"),
         ({"training": {"batch_size": 8}}, "training.batch_size = 8"),
         ({"training": {"steps": 7}}, "training.steps = 7"),
         ({"model": {"width": 32}}, "model.width = 32"),
-        ({"model": {"variant": "rope"}}, "model.variant = 'rope': .* began with 'rove'"),
+        ({"model": {"variant": "rope"}}, "model.variant = 'rope': .* has 'rove'"),
     ],
 )
 def test_another_run_is_refused_by_the_field_that_differs(cfg, tmp_path_factory, parts, words):
@@ -84,7 +84,7 @@ def test_a_field_younger_than_the_run_has_its_default(cfg, tmp_path):
     stored = json.loads(path.read_text())
     del stored["model"]["norm_epsilon"]
     path.write_text(json.dumps(stored))
-    with pytest.raises(UsageError, match="model.norm_epsilon = 0.1: .* began with 1e-05"):
+    with pytest.raises(UsageError, match="model.norm_epsilon = 0.1: .* has 1e-05"):
         train(changed(cfg, model={"norm_epsilon": 0.1}), tmp_path)
     assert train(changed(cfg, training={"stop_after": 1}), tmp_path).trained == 0
 
@@ -120,7 +120,7 @@ def test_what_is_named_may_change_and_is_put_on_record(cfg, tmp_path, allowed, p
     assert zoo.load_model(tmp_path).metadata["changes"] == record and zoo.load_model(tmp_path).config == new
     # From then on it is the new run, which remembers; the old one is refused.
     assert train(new, tmp_path).trained == 0
-    with pytest.raises(UsageError, match="optimizer.peak_lr = 0.01: .* began with 0.5"):
+    with pytest.raises(UsageError, match="optimizer.peak_lr = 0.01: .* has 0.5"):
         train(cfg, tmp_path)
     rates = [row[0] for row in rows(tmp_path, "learning_rate")]
     assert max(rates[:2]) <= 0.01 < max(rates[2:])
@@ -130,13 +130,23 @@ def test_permission_for_one_field_is_none_for_another(cfg, tmp_path):
     train(changed(cfg, training={"stop_after": 2}), tmp_path)
     before = (tmp_path / "config.json").read_text()
     other = changed(cfg, optimizer={"peak_lr": 0.5}, seed=1)
-    with pytest.raises(UsageError, match="seed = 1: .* began with 0; .* or --allow-change seed"):
+    with pytest.raises(UsageError, match="seed = 1: .* has 0; .* or --allow-change seed"):
         train(other, tmp_path, allow_change=["optimizer.peak_lr"])
     with pytest.raises(
         UsageError, match="--allow-change optimizer.peek_lr: no such field; did you mean optimizer.peak"
     ):
         train(other, tmp_path, allow_change=["optimizer.peek_lr", "seed"])
     assert (tmp_path / "config.json").read_text() == before
+
+
+def test_a_run_is_not_made_shorter_than_it_is(cfg, tmp_path):
+    train(changed(cfg, training={"stop_after": 3}), tmp_path)
+    shorter = changed(cfg, training={"steps": 2})
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(UsageError, match=r"training.steps = 2: the run in .* is at step 3; give no fewer"):
+        train(shorter, tmp_path, allow_change=["training.steps"])
+    assert (tmp_path / "config.json").read_bytes() == before
+    assert train(changed(cfg, training={"steps": 3}), tmp_path, allow_change=["training.steps"]).finished
 
 
 def test_other_data_may_be_gone_on_with_if_that_is_asked_for(cfg, tmp_path):
@@ -175,7 +185,7 @@ def test_an_object_store_is_refused_everywhere(cfg, tmp_path, monkeypatch, store
     assert not list(tmp_path.glob("[gs][s3]:"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "\0"])
+@pytest.mark.parametrize("text", ["", "[]", "\0", "[" * 99_999], ids=len)
 def test_a_damaged_config_is_named(cfg, tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UsageError, match="config.json: is not"):

@@ -49,7 +49,7 @@ def parser() -> exits.Parser:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="go on with a run though these fields differ from what it began with, such as optimizer.peak_lr or "
+        help="go on with a run though these fields differ from what it had, such as optimizer.peak_lr or "
         "data.source (for other data); the change is put on record",
     )
     top.add_argument("--profile", type=int, default=0, metavar="STEPS", help="trace so many steps with JAX's profiler")
@@ -74,7 +74,7 @@ def train(argv: Sequence[str]) -> int:
 
         def work() -> int:
             if arguments.dry_run:
-                return dry_run(settings)
+                return dry_run(settings, arguments.workdir, arguments.allow_change)
             return run(settings, arguments.workdir, arguments.profile, request, arguments.allow_change)
 
         if peers is None:
@@ -102,10 +102,16 @@ def together(peers: distributed.Peers, work: Callable[[], int]) -> NoReturn:
         peers.leave(code)
 
 
-def dry_run(settings: config.Config) -> int:
-    """Print the resolved config as JSON, and what it comes to here; make no folder, no cache, no array."""
-    from rove_jax.training import plan, start
+def dry_run(settings: config.Config, workdir: Path | None, allow_change: Sequence[str]) -> int:
+    """Print the resolved config as JSON, and what it comes to here; make no folder, no cache, no array.
 
+    Refuses what `loop.run` would refuse of them before it reads data and checkpoints.
+    """
+    from rove_jax.training import plan, run_folder, start
+
+    run_folder.check_allowed(allow_change)
+    if workdir is not None:
+        run_folder.check_owner(workdir, settings, allow_change)
     lines = plan.make(settings).lines()
     start.check_sources(settings)
     if distributed.is_writer():

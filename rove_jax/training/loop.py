@@ -11,7 +11,7 @@ import jax
 
 from rove_jax import config, distributed, sharding
 from rove_jax.data import pipeline, prepare, tokenizers
-from rove_jax.errors import RunError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.training import plan as plans
 from rove_jax.training import start as starts
 from rove_jax.training.agreement import Agreement
@@ -69,7 +69,7 @@ def run(
     """Train until `training.steps` or `training.stop_after`, from the last checkpoint in `workdir` if there is one.
 
     `say` gets lines about set-up; `profile_steps` updates are traced with JAX's profiler. Fields in `allow_change`
-    may differ from those that the run began with, from here on. `request`, entered by the caller, knows of signals from
+    may differ from those that the run has had, from here on. `request`, entered by the caller, knows of signals from
     before the first update; without it they are looked for from there on.
 
     Raises `UsageError`, before any training, for settings that cannot run here or are not those of the run in
@@ -96,6 +96,9 @@ def run(
             Checkpoints(workdir, keep_last=settings.training.keep_last, keep_every=settings.training.keep_every)
         )
         start = starts.find(plan, checkpoints, origin, workdir, allow_change)
+        if start.step > settings.training.steps:
+            steps = settings.training.steps
+            raise UsageError(f"training.steps = {steps}: the run in {workdir} is at step {start.step}; give no fewer")
         record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         changed = [*changed, *start.changes]
         record["changes"] = record_of(workdir, start.step, changed)

@@ -88,7 +88,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is damaged ({error}); mend it, or move it away") from error
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise UsageError(f"{path}: is damaged (a line is no row with a step); mend it, or move it away")

@@ -103,8 +103,8 @@ def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()
     found = list(changes(stored, config.to_dict(settings))) if used(path) else []
     for field, before, now in found:
         if not permitted(field, allowed):
-            advice = f"give the value it began with, a new --workdir, or --allow-change {field}"
-            raise UsageError(f"{field} = {now!r}: the run in {path} began with {before!r}; {advice}")
+            advice = f"give that value, a new --workdir, or --allow-change {field}"
+            raise UsageError(f"{field} = {now!r}: the run in {path} has {before!r}; {advice}")
     return found
 
 
@@ -144,7 +144,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """What one of the JSON files of a run folder holds. Raises `UsageError` if it is damaged."""
     try:
         values = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: is not JSON ({error}); the folder is damaged or no run's") from error
     if not isinstance(values, dict):
         raise UsageError(f"{file}: is not of a run; the folder is damaged or no run's")

@@ -27,6 +27,9 @@ FORMAT = 2
 
 SEAL = "sha256"
 
+SETTINGS = {"params": "model", "optimizer": "model and optimizer.name"}
+"""The part of a config that the shapes of an item come from."""
+
 DAMAGED = ": damaged: "
 
 READ_FAULTS = (OSError, ValueError)
@@ -71,7 +74,7 @@ class Stored:
             values = json.loads(file.read_text())
         except FileNotFoundError:
             raise self.damaged("it has no metadata, so it was never finished or is half deleted") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise self.damaged(f"its metadata cannot be read ({first_line(error)})") from error
         if not isinstance(values, dict) or "format" not in values:
             raise self.damaged("its metadata are none")
@@ -96,7 +99,8 @@ class Stored:
             for item, target in targets.items():
                 difference = first_difference({path: entry[0] for path, entry in said[item].items()}, target)
                 if difference:
-                    raise UsageError(f"{self.where}: {item} {difference}")
+                    advice = f"give the {SETTINGS[item]} that it was saved with"
+                    raise UsageError(f"{self.where}: {item} {difference}; {advice}")
             leaves = [(item, path, leaf) for item, target in targets.items() for path, leaf in by_path(target).items()]
             with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
                 arrays = pool.map(lambda wanted: self.read_one(*wanted), leaves)
