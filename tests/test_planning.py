@@ -19,6 +19,7 @@ from rove_jax.errors import UsageError
 from rove_jax.evaluation import results
 from rove_jax.evaluation.workload import Workload
 from rove_jax.planning import executable, topology
+from rove_jax.planning.costs import Costs
 from rove_jax.planning.hlo import Module
 from rove_jax.training import plan
 from rove_jax.training.step import compile_update
@@ -29,9 +30,9 @@ ASKED = Workload("gpt2-small", batch_size=4, scan_layers=True)
 DIMS = (1, 1024, 12, 64)
 """B, T, N, H on one of four devices."""
 
-TEMPORARIES = 1.9e9
+TEMPORARIES = 2.2e9
 """Bytes. Beside the float32 gradient, its sum over the parts of the batch and bfloat16 weights, 1.2e9 together, the
-activations of one row in twelve layers."""
+activations of one row in twelve layers, and 0.2e9 of logits."""
 
 KERNELS = {"splash_forward", "splash_backward"}
 
@@ -72,6 +73,9 @@ def facts(steps):
 def test_the_step_contains_the_kernels_asked_for_and_fits(steps, facts, variant):
     found = facts[variant]
     assert KERNELS <= set(found["kernels"])
+    # All products with weights, of layers that a loop computes too: one row, forward and twice that backward.
+    by_hand = 3 * 2 * 1024 * (12 * 12 * 768**2 + 50_304 * 768)
+    assert Costs(Module(steps[variant].as_text()), tpu=True).products == by_hand
     assert found["memory"]["temporaries"] <= TEMPORARIES
     # Three float32 trees of 123.6M parameters, tokens and counters; each is replaced by its successor.
     assert abs(found["memory"]["arguments"] / (3 * 4 * 123_653_376) - 1) < 0.01
@@ -104,7 +108,7 @@ def test_rove_adds_no_square_no_collective_and_no_transposition(steps, facts):
 {text[start:]}"""
     worse = executable.facts(Executable(steps["rove"], doctored), DIMS)
     added = executable.beside(worse, rope)["added"]
-    assert added["squares"] == {"f32[1,12,1024,1024]": 1} and added["collectives"] == {"all-gather": 1}
+    assert added["squares"] == {"f32[1,12,1024,1024]": 1} and added["collectives"] == {"all-gather": 12}
     assert added["transpositions_in_loops"] == {"transpose bf16[1,12,1024,64]": 1}
 
 
@@ -243,7 +247,7 @@ def test_what_is_missing_is_said_with_the_extra_that_has_it(monkeypatch, name, m
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:2x", "v5e:0x2", "h100", "v5e:2x2x2x2"])
+@pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:2x", "v5e:0x2", "v5e:2x2x2x2", "h100", "h100:", "cpu:0"])
 def test_names_that_are_none(name):
     with pytest.raises(UsageError, match=f"topology = '{name}': must be KIND:SIZES, such as v5e:2x2"):
         topology.devices(name)

@@ -28,6 +28,7 @@ LOOP = """HloModule jit_step
   %slice = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%all, %i, %i, %i), dynamic_slice_sizes={1,8,128}
   %stacked = f32[24,8,128]{2,1,0:T(8,128)} fusion(%all, %i, %slice), kind=kLoop, calls=%fused
   %near = f32[8,128]{1,0:T(8,128)S(1)} copy(%x)
+  %ahead = ((f32[24,8,128]{2,1,0:T(8,128)}), f32[2,8,128]{2,1,0:T(8,128)S(1)}, s32[]{:T(128)}) slice-start(%all), slice={[0:2], [0:8], [0:128]}
   %begun = f32[8,128]{1,0:T(8,128)} all-reduce(%near), channel_id=7, to_apply=%add
   %gone.on = f32[8,128]{1,0:T(8,128)} all-reduce(%near), channel_id=7, to_apply=%add
   %square = f32[8,8]{1,0:T(8,128)} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={1}
@@ -71,10 +72,11 @@ def test_a_loop_without_a_known_count_turns_as_often_as_its_condition_says():
         "slice": 2 * tile,
         "stacked": 2 * tile + 512,  # and the index
         "near": tile,
+        "ahead": 2 * tile,  # to the chip
         "square": 3 * tile,  # its result is padded to one
     }
     [compared] = [costs.traffic(i) for i in costs.by_computation["condition"] if i.opcode == "compare"]
-    assert costs.moved() - costs.moved(loops=False) == 23 * (8 * tile + 512 + compared)
+    assert costs.moved() - costs.moved(loops=False) == 23 * (10 * tile + 512 + compared)
     blind = Costs(Module(LOOP.replace("direction=LT", "direction=NE")), tpu=True)
     assert blind.products == 2 * 8 * 8 * 128 and blind.unknown == 1
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from rove_jax.planning.hlo import COLLECTIVES, FUSIONS, NAMES_ONLY, PALLAS, Array, Instruction, Module
 
-FREE = (*NAMES_ONLY, "constant", "iota", "after-all", "partition-id", "replica-id")
+FREE = (*NAMES_ONLY, "constant", "iota", "after-all", "partition-id", "replica-id", "async-start", "async-update")
 """Instructions that move nothing by themselves."""
 
 ON_CHIP = 1
@@ -131,8 +131,10 @@ class Costs:
             return read + sum(self.written(inner, self.root(inner)))
         if i.opcode == "dynamic-update-slice":
             return 2 * self.bytes(operands[1].results)
+        if i.opcode in ("slice-start", "dynamic-slice-start"):  # (operand, slice, context)
+            return i.results[1].bytes + self.bytes(i.results[1:2])
         if i.opcode in ("dynamic-slice", "slice", "gather"):
-            return 2 * self.bytes(i.results)
+            return sum(a.bytes for a in i.results) + self.bytes(i.results)
         results = i.results[:1] if i.opcode.endswith("-start") else i.results
         return self.bytes(results) + sum(self.bytes(o.results) for o in operands)
 
