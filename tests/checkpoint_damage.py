@@ -52,6 +52,11 @@ DAMAGES = {
     "a flipped bit of metadata": lambda workdir, step: flip(place(workdir, step) / "metadata" / "metadata"),
     "no metadata": lambda workdir, step: shutil.rmtree(place(workdir, step) / "metadata"),
     "an empty folder": lambda workdir, step: (shutil.rmtree(place(workdir, step)), place(workdir, step).mkdir()),
+    "a file instead": lambda workdir, step: (shutil.rmtree(place(workdir, step)), place(workdir, step).write_text("x")),
+    "a link to a disk that is gone": lambda workdir, step: (
+        shutil.rmtree(place(workdir, step)),
+        place(workdir, step).symlink_to("/gone/with/it"),
+    ),
     "another step's": lambda workdir, step: (
         shutil.rmtree(place(workdir, step)),
         shutil.copytree(place(workdir, step - 1), place(workdir, step)),

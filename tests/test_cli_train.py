@@ -121,8 +121,9 @@ def test_fields_that_may_change_reach_the_run(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "run", lambda *given, **named: seen.append(named["allow_change"]) or RESULT)
     given = ["--config", str(recipe), "--workdir", str(tmp_path)]
     assert command.main([*given, "--seed", "1", "--allow-change", "seed", "optimizer.peak_lr"]) == 0
+    assert command.main([*given, "--allow-change", "seed", "--allow-change", "optimizer.peak_lr"]) == 0
     assert command.main(given) == 0
-    assert seen == [["seed", "optimizer.peak_lr"], []]
+    assert seen == [["seed", "optimizer.peak_lr"], ["seed", "optimizer.peak_lr"], []]
 
 
 def wait_for_rows(workdir: Path, count: int, process: subprocess.Popen) -> None:

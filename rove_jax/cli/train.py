@@ -46,6 +46,7 @@ def parser() -> exits.Parser:
     )
     top.add_argument(
         "--allow-change",
+        action="extend",
         nargs="+",
         default=[],
         metavar="FIELD",

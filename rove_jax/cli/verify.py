@@ -1,6 +1,7 @@
 """`python -m train verify --workdir DIR`: whether the checkpoints of a run are, bit for bit, what was saved."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def whole(step: int, stored: Any) -> bool:
     """Examine a checkpoint (a `Stored`), print a line about it, and return whether it is whole, or gone by now."""
     from tqdm import tqdm
 
-    from rove_jax.training.stored import Damaged
+    from rove_jax.training.stored import DAMAGED, Damaged
 
     faults, count, size = [], 0, 0
     try:
@@ -70,8 +71,8 @@ def whole(step: int, stored: Any) -> bool:
                 count, size = count + 1, size + looked.bytes
                 faults += [looked.fault] if looked.fault else []
     except Damaged as error:
-        faults.append(str(error))
-    if faults and not stored.where.exists():
+        faults.append(str(error).partition(DAMAGED)[2])
+    if faults and not os.path.lexists(stored.where):
         print(f"step {step}: deleted by its run in the meantime", flush=True)
         return True
     more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""

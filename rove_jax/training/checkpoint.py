@@ -6,6 +6,7 @@ folder that is found damaged is moved to `checkpoints/STEP.damaged` when the run
 
 import errno
 import itertools
+import os
 import shutil
 import sys
 import time
@@ -143,10 +144,10 @@ class Checkpoints:
         self.losses.pop(step, None)
         self.damaged.pop(step, None)
         where = self.folder / str(step)
-        if not self.writer or not where.exists():
+        if not self.writer or not os.path.lexists(where):
             return ""
         names = (where.with_name(f"{step}.damaged{number or ''}") for number in itertools.count())
-        aside = next(name for name in names if not name.exists())
+        aside = next(name for name in names if not os.path.lexists(name))
         where.rename(aside)
         return f"; moved to {aside.name}"
 
