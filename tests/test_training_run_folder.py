@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import jax
 import numpy as np
@@ -183,6 +184,14 @@ def test_an_object_store_is_refused_everywhere(cfg, tmp_path, monkeypatch, store
         with pytest.raises(UsageError, match=f"{store}: a run folder cannot lie in an object store"):
             use()
     assert not list(tmp_path.glob("[gs][s3]:"))
+
+
+def test_a_name_that_is_no_utf_8_is_refused(cfg, tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    for use in (lambda: train(cfg, folder), lambda: zoo.load_model(folder)):
+        with pytest.raises(UsageError, match=r"caf\\udce9': its name is not UTF-8 here; rename it"):
+            use()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "\0", "[" * 99_999], ids=len)

@@ -275,11 +275,16 @@ class Checkpoints:
 
 def check_local(run_folder: Path) -> None:
     """Raise `UsageError` for a folder in a store such as gs://, which has neither the locks nor the appending to files,
-    nor the renaming at one stroke, that a run folder is safe by."""
+    nor the renaming at one stroke, that a run folder is safe by; or whose name is no UTF-8, as tensorstore has it."""
     scheme, _, rest = str(run_folder).partition(":/")
     if rest and scheme.isalnum() and len(scheme) > 1:
         advice = "give a folder on a disk or on a file system that is mounted, and copy it when the run is done"
         raise UsageError(f"{scheme}://{rest.lstrip('/')}: a run folder cannot lie in an object store; {advice}")
+    try:
+        os.path.realpath(run_folder).encode()
+    except UnicodeEncodeError as error:
+        advice = "rename it, or set LC_ALL to a locale of UTF-8"
+        raise UsageError(f"{ascii(str(run_folder))}: its name is not UTF-8 here; {advice}") from error
 
 
 def say(line: str) -> None:
