@@ -60,6 +60,15 @@ def test_damage_is_found(workdir, capsys, damage):
     assert verify(capsys, "--workdir", workdir, "--step", 2)[0] == 1
 
 
+def test_a_run_without_a_whole_checkpoint_cannot_go_on(workdir, capsys):
+    for step in (1, 2, 3):
+        (place(workdir, step) / "metadata" / "metadata").write_text("")
+    assert verify(capsys, "--workdir", workdir)[1][-1] == (
+        "3 of 3 damaged (1, 2, 3); none is left that the run could go on from"
+    )
+    assert verify(capsys, "--workdir", workdir, "--step", 3)[1][-1].endswith("back to the newest whole one")
+
+
 def test_the_damaged_array_is_named(workdir, capsys):
     flip(data_file(workdir, 3))
     line = verify(capsys, "--workdir", workdir, "--step", 3)[1][0]

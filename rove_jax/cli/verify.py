@@ -52,7 +52,9 @@ def verify(arguments: argparse.Namespace) -> int:
         bad = [step for step in chosen if not whole(step, checkpoints.stored(step))]
     if bad:
         named = ", ".join(map(str, bad))
-        print(f"{len(bad)} of {len(chosen)} damaged ({named}); a run that goes on steps back to the newest whole one")
+        back = "a run that goes on steps back to the newest whole one"
+        then = back if len(bad) < len(steps) else "none is left that the run could go on from"
+        print(f"{len(bad)} of {len(chosen)} damaged ({named}); {then}")
     return 1 if bad else 0
 
 
