@@ -17,7 +17,9 @@ class StopRequest:
     within `waiting`, where only a second Ctrl-C does.
 
     While `abrupt`, it ends the process at once by `end`: an exception in the middle of an import of an extension module
-    becomes another one, or a crash. Raised in a callback, such as those of jax at a collection of garbage, it is lost,
+    becomes another one, or a crash. The process is then that of a command, and a second Ctrl-C within `waiting` ends it
+    in the same way: thrown into a write of Orbax, an exception leaves threads that Python waits for without end. What
+    is on disk bears a kill, too. Raised in a callback, such as those of jax at a collection of garbage, it is lost,
     so it is raised once more a moment later. Outside the main thread Python allows no handlers, and nothing changes.
     """
 
@@ -26,6 +28,7 @@ class StopRequest:
 
     def __init__(self, *, abrupt: bool = False, end: Callable[[int], NoReturn] = os._exit) -> None:
         self.abrupt, self.end = abrupt, end
+        self.command = abrupt
         self.signal: signal.Signals | None = None
         self.waits = False
         self.sender: threading.Timer | None = None
@@ -42,7 +45,7 @@ class StopRequest:
         again = self.signal is signal.SIGINT and number == signal.SIGINT and not self.sender
         self.sender = None
         self.signal = self.signal or signal.Signals(number)
-        if self.abrupt:
+        if self.abrupt or (again and self.waits and self.command):
             line = "interrupted" if self.signal is signal.SIGINT else "asked to stop (SIGTERM)"
             os.write(2, f"error: {line}\n".encode())
             self.end(EXIT_CODES[self.signal])
