@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import resource
 
@@ -148,6 +149,37 @@ def test_a_disk_that_takes_no_more_ends_the_run_after_three_tries(tmp_path, fres
             checkpoints.finish(at(fresh, 2), RECORD)
     assert [line[-8:] for line in lines] == ["(1 of 3)", "(2 of 3)", "(3 of 3)"]
     assert saved_steps(tmp_path) == [1] and not place(tmp_path, 2).exists()
+
+
+def test_after_a_write_that_failed_nothing_is_told_of_it_behind_the_last_line(
+    tmp_path, fresh, lines, caplog, monkeypatch
+):
+    """asyncio tells of a future when it is collected, which is after the checkpoints have been closed."""
+
+    def collected() -> int:
+        before = len(caplog.records)
+        logging.getLogger("asyncio").error("exception was never retrieved", exc_info=ValueError("no space"))
+        return len(caplog.records) - before
+
+    monkeypatch.setattr(logging.getLogger("asyncio"), "filters", [])  # of tests before this one
+    saved(tmp_path, fresh, RECORD, {1: None})
+    assert collected() == 1
+    with disk_takes_no_more(), contextlib.suppress(KeyError), Checkpoints(tmp_path, keep_last=2) as checkpoints:
+        checkpoints.save(at(fresh, 2), RECORD)
+        raise KeyError
+    assert len(lines) == 1 and collected() == 0
+
+
+def test_what_could_not_be_deleted_is_in_nobody_s_way(tmp_path, fresh, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        saved(tmp_path, fresh, RECORD, {1: None, 2: None}, keep_last=1)
+        saved(tmp_path, fresh, RECORD, {1: None}, keep_last=2)
+        saved(tmp_path, fresh, RECORD, {3: None}, keep_last=1)
+        names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+        assert names == ["1.deleting", "1.deleting1", "2.deleting", "3"]
+    saved(tmp_path, fresh, RECORD, {4: None}, keep_last=1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["4"]
 
 
 def test_success_forgets_earlier_failures(tmp_path, fresh, lines):

@@ -84,7 +84,7 @@ class Checkpoints:
         """Remove what an interrupted write or deletion has left, by us and not by Orbax, whose thread for it outlives a
         command that fails early and prints a traceback."""
         if self.writer:
-            for leftover in [*self.folder.glob("*.orbax-checkpoint-tmp*"), *self.folder.glob("*.deleting")]:
+            for leftover in [*self.folder.glob("*.orbax-checkpoint-tmp*"), *self.folder.glob("*.deleting*")]:
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def stored(self, step: int) -> Stored:
@@ -146,10 +146,7 @@ class Checkpoints:
         where = self.folder / str(step)
         if not self.writer or not os.path.lexists(where):
             return ""
-        names = (where.with_name(f"{step}.damaged{number or ''}") for number in itertools.count())
-        aside = next(name for name in names if not os.path.lexists(name))
-        where.rename(aside)
-        return f"; moved to {aside.name}"
+        return f"; moved to {renamed(where, 'damaged').name}"
 
     def restore(self, step: int, target: State) -> State:
         """The state at `step`, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
@@ -242,8 +239,7 @@ class Checkpoints:
         for step in self.losses.keys() - retention.kept(self.losses, last=self.keep_last, every=self.keep_every):
             del self.losses[step]
             if self.writer:
-                where = self.folder / str(step)
-                shutil.rmtree(where.rename(where.with_name(f"{step}.deleting")), ignore_errors=True)
+                shutil.rmtree(renamed(self.folder / str(step), "deleting"), ignore_errors=True)
 
     def check_space(self, state: State) -> None:
         """Raise `OSError` if the disk has no room for `state`: one line beforehand, not a hundred failing writers."""
@@ -271,6 +267,13 @@ class Checkpoints:
                 raise
         finally:
             self.saver.close()
+
+
+def renamed(where: epath.Path, ending: str) -> epath.Path:
+    """Rename `where` to the first of STEP.ENDING, STEP.ENDING1, ... that is free: what NFS still holds cannot be
+    deleted and keeps its name."""
+    names = (where.with_name(f"{where.name}.{ending}{number or ''}") for number in itertools.count())
+    return where.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def check_local(run_folder: Path) -> None:

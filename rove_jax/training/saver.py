@@ -72,6 +72,8 @@ class Saver:
         self.checkpointer: ocp.AsyncCheckpointer | None = None
         self.error: BaseException | None = None
         self.quiet = contextlib.ExitStack()
+        self.fell = False
+        """Whether a write has failed."""
 
     def save(self, where: epath.Path, items: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Begin to write trees of arrays by name, and `metadata`, to the new folder `where`, which appears when whole.
@@ -87,6 +89,7 @@ class Saver:
         try:
             self.checkpointer.save(where, args=ocp.args.Composite(**args))
         except WRITE_FAULTS:
+            self.fell = True
             self.join()
             raise
 
@@ -110,6 +113,7 @@ class Saver:
                 self.error = error
         error, self.error = self.error, None
         if error is not None:
+            self.fell = True
             self.checkpointer.wait_until_finished()
             self.join()
             raise error
@@ -126,4 +130,5 @@ class Saver:
         """End the threads. Nothing may be on its way."""
         if self.checkpointer is not None:
             self.checkpointer.close()
-        self.quiet.close()
+        if not self.fell:  # else futures of that write are told of when they are collected, after the last line
+            self.quiet.close()
