@@ -111,6 +111,13 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(recipe, tmp_path, capsys, more
     assert not (tmp_path / "run").exists()
 
 
+def test_a_word_that_is_no_job(recipe, capsys):
+    for word, line in (("verfy", "did you mean verify?"), (str(recipe), "a recipe is given by --config FILE")):
+        assert command.main([word, "--workdir", "runs/x"]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {word}: no such job") and line in err
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_and_exit_code_1(recipe, capsys):
     assert command.main(["--config", str(recipe), "--workdir", "/proc/run"]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: /proc/run: ")

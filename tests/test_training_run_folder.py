@@ -201,6 +201,13 @@ def test_a_damaged_config_is_named(cfg, tmp_path, text):
         train(cfg, tmp_path)
 
 
+@pytest.mark.parametrize("part", [{"steps": -1}, {"of_tomorrow": 1}, 3])
+def test_a_config_that_is_none_of_ours_is_named(cfg, tmp_path, part):
+    (tmp_path / "config.json").write_text(json.dumps({"training": part}))
+    with pytest.raises(UsageError, match="config.json: training.*; the file is damaged or another version's"):
+        train(cfg, tmp_path)
+
+
 def test_a_folder_in_use_is_refused(cfg, tmp_path):
     with take(tmp_path / ".lock"), pytest.raises(UsageError, match="another process is training in it"):
         train(cfg, tmp_path)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from rove_jax import config, distributed, recipes
 from rove_jax.cli import exits
-from rove_jax.errors import UsageError
+from rove_jax.errors import UsageError, nearest
 from rove_jax.training.stop import StopRequest
 
 JOBS = ("plan", "verify")
@@ -59,6 +59,8 @@ def parser() -> exits.Parser:
 
 def train(argv: Sequence[str]) -> int:
     """What `main` does, errors raised."""
+    if argv and not argv[0].startswith("-"):
+        raise UsageError(f"{argv[0]}: no such job{nearest(argv[0], JOBS)}; a recipe is given by --config FILE")
     with StopRequest(abrupt=True) as request:
         arguments, overrides = parser().parse_known_args(argv)
         settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)

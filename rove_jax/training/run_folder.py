@@ -99,7 +99,10 @@ def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()
             raise UsageError(f"{path}: holds files but no {CONFIG}, so it is no run; give --workdir a new folder")
         return []
     # Through `Config`, so that a field that is younger than the run has its default there.
-    stored = config.to_dict(config.from_dict(config.Config, stored))
+    try:
+        stored = config.to_dict(config.from_dict(config.Config, stored))
+    except UsageError as error:
+        raise UsageError(f"{path / CONFIG}: {error}; the file is damaged or another version's") from error
     found = list(changes(stored, config.to_dict(settings))) if used(path) else []
     for field, before, now in found:
         if not permitted(field, allowed):
