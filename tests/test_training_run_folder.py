@@ -201,6 +201,17 @@ def test_a_damaged_config_is_named(cfg, tmp_path, text):
         train(cfg, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name, words",
+    [(name, "a folder where a run has a file") for name in ("config.json", "run.json", "metrics.jsonl")]
+    + [(name, "a file where a run has a folder") for name in ("checkpoints", "tensorboard")],
+)
+def test_a_folder_instead_of_a_file_is_named_and_the_other_way_round(cfg, tmp_path, name, words):
+    (tmp_path / name).mkdir() if "." in name else (tmp_path / name).write_text("")
+    with pytest.raises(UsageError, match=f"{name}: is {words}; move it away"):
+        train(cfg, tmp_path)
+
+
 @pytest.mark.parametrize("part", [{"steps": -1}, {"of_tomorrow": 1}, 3])
 def test_a_config_that_is_none_of_ours_is_named(cfg, tmp_path, part):
     (tmp_path / "config.json").write_text(json.dumps({"training": part}))

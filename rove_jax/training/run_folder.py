@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from rove_jax import config
 from rove_jax.errors import RunError, UsageError, nearest
 from rove_jax.training.checkpoint import FOLDER, check_local
-from rove_jax.training.metrics import FILE, read_rows, replace_text
+from rove_jax.training.metrics import EVENTS, FILE, read_rows, replace_text
 
 CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
 
@@ -93,6 +93,10 @@ def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()
     """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
     has neither a checkpoint nor a row of metrics to lose. Returns what differs and is `allowed` to: fields or parts."""
     check_local(path)
+    for name in (CONFIG, RECORD, FILE, EVENTS, FOLDER):
+        there, right, wrong = path / name, *(("folder", "file") if name in (EVENTS, FOLDER) else ("file", "folder"))
+        if there.exists() and there.is_dir() != (right == "folder"):
+            raise UsageError(f"{there}: is a {wrong} where a run has a {right}; move it away")
     stored = stored_config(path)
     if stored is None:
         if path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir()):
