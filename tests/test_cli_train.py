@@ -14,6 +14,7 @@ from tiny_runs import arrays, corpus, differing, rows, settings
 from rove_jax.cli import train as command
 from rove_jax.config import to_dict
 from rove_jax.training import loop
+from rove_jax.training.stop import StopRequest
 
 RESULT = loop.Result(step=3, trained=3, finished=False, exit_code=0, best_step=None, best_loss=None)
 
@@ -109,6 +110,24 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(recipe, tmp_path, capsys, more
     err = capsys.readouterr().err.splitlines()
     assert err[-1].startswith("error: ") and line in err[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_second_ctrl_c_ends_a_command_at_once(capfd):
+    """By no exception: in the middle of a write of Orbax, one leaves threads that Python waits for without end."""
+    ended = []
+    request = StopRequest(abrupt=True, end=lambda code: ended.append(code) or sys.exit(code))
+    with request, pytest.raises(SystemExit):
+        request.abrupt = False
+        with request.waiting():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert not ended
+            signal.raise_signal(signal.SIGINT)
+    assert ended == [130] and capfd.readouterr().err == "error: interrupted\n"
+    with StopRequest(end=ended.append) as request, pytest.raises(KeyboardInterrupt), request.waiting():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert ended == [130], "a process that only calls `run`, such as a notebook, lives on"
 
 
 def test_a_word_that_is_no_job(recipe, capsys):

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 
 import jax
@@ -153,24 +152,6 @@ def test_a_signal_whose_exception_was_lost_still_stops(cfg, tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
         result = train(cfg, tmp_path, request=request)
     assert (result.step, result.exit_code) == (0, 143)
-
-
-def test_a_second_ctrl_c_ends_a_command_at_once(capfd):
-    """By no exception: in the middle of a write of Orbax, one leaves threads that Python waits for without end."""
-    ended = []
-    request = StopRequest(abrupt=True, end=lambda code: ended.append(code) or sys.exit(code))
-    with request, pytest.raises(SystemExit):
-        request.abrupt = False
-        with request.waiting():
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-            assert not ended
-            signal.raise_signal(signal.SIGINT)
-    assert ended == [130] and capfd.readouterr().err == "error: interrupted\n"
-    with StopRequest(end=ended.append) as request, pytest.raises(KeyboardInterrupt), request.waiting():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-    assert ended == [130], "a process that only calls `run`, such as a notebook, lives on"
 
 
 def test_the_update_is_traced_once(cfg, tmp_path, monkeypatch):
