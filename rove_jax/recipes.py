@@ -70,7 +70,7 @@ def unknown(error: Exception) -> str | None:
 
 
 def wrong_type(error: Exception) -> str | None:
-    """In words, which field of ours has a value of another type, over which its checks stumbled; None if it is not so."""
+    """In words, which field of ours has a value of another type, over which its checks stumbled; None if none has."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         made = frame.f_locals.get("self")
         if frame.f_code.co_name != "__post_init__" or not dataclasses.is_dataclass(made):

@@ -56,14 +56,23 @@ def test_an_address_joins_whatever_else_is_there(monkeypatch):
 @pytest.mark.parametrize(
     "name, value, line",
     [
-        *(("JAX_PROCESS_ID", number, "JAX_PROCESS_ID = ") for number in ("", "three", "-1", "4")),
+        *(("JAX_PROCESS_ID", number, "JAX_PROCESS_ID = ") for number in ("", "three", "-1", "²", "4")),
         ("JAX_NUM_PROCESSES", "0", "JAX_PROCESS_ID = 3: must be below JAX_NUM_PROCESSES = 0"),
+        ("JAX_COORDINATOR_ADDRESS", "", "JAX_NUM_PROCESSES is set and JAX_COORDINATOR_ADDRESS is not"),
         ("JAX_COORDINATOR_ADDRESS", "host", "JAX_COORDINATOR_ADDRESS = 'host': must be host:port"),
     ],
 )
 def test_an_address_with_wrong_numbers_is_refused(monkeypatch, name, value, line):
     with pytest.raises(UsageError, match=line):
         found(monkeypatch, {**BY_HAND, name: value})
+
+
+def test_too_few_or_too_many_are_refused_before_the_others_are_met(monkeypatch):
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **where: pytest.fail("joined"))
+    for name, value in BY_HAND.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="mesh.processes = 3: the run has 4"):
+        distributed.initialize(processes=3)
 
 
 def test_a_tpu_pod_is_left_to_jax_and_a_laptop_is_not_asked(monkeypatch):

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import sys
 from typing import Any, Literal
 
 from rove_jax.distributed.peers import Peers
@@ -27,14 +28,25 @@ def initialize(mode: Mode = "auto", *, heartbeat_seconds: int = 10, processes: i
     `processes` processes. Peers that do not come end this process: see `Peers.join`.
     """
     found = find() if mode != "off" else None
+    check_count(processes, (found or {}).get("num_processes"))  # where it is known: before the others are kept waiting
     if found is None and mode == "on":
         by_hand = f"set {ADDRESS} (host:port of process 0), {' and '.join(NUMBERS)}"
         raise UsageError(f"--distributed on: no other process to join; {by_hand}, or start it by srun or on a TPU pod")
     peers = Peers.join(heartbeat_seconds, **found) if found is not None else None
-    there = 1 if peers is None else peers.count
-    if processes not in (None, there):
-        raise UsageError(f"mesh.processes = {processes}: the run has {there}; start that many, or set it to {there}")
+    try:
+        check_count(processes, 1 if peers is None else peers.count)
+    except UsageError as error:
+        if peers is None:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        peers.leave(2)
     return peers
+
+
+def check_count(wanted: int | None, there: int | None) -> None:
+    """Raise `UsageError` if there are not as many processes as are wanted; None: not known, or any number."""
+    if None not in (wanted, there) and wanted != there:
+        raise UsageError(f"mesh.processes = {wanted}: the run has {there}; start that many, or set it to {there}")
 
 
 def find() -> dict[str, Any] | None:
@@ -44,6 +56,9 @@ def find() -> dict[str, Any] | None:
     """
     if os.environ.get(ADDRESS):
         return by_hand()
+    for name in NUMBERS:
+        if os.environ.get(name):
+            raise UsageError(f"{name} is set and {ADDRESS} is not; set it to host:port of process 0, or unset {name}")
     if all(os.environ.get(name) for name in SLURM_STEP) and os.environ["SLURM_NTASKS"] != "1":
         return {"cluster_detection_method": "slurm"}
     return {} if on_a_tpu_pod() else None
@@ -57,7 +72,7 @@ def by_hand() -> dict[str, Any]:
     numbers = {}
     for name in NUMBERS:
         value = os.environ.get(name, "")
-        if not value.isdigit():
+        if not value.isdecimal():
             raise UsageError(f"{name} = {value!r}: {ADDRESS} is set, so this must be a whole number")
         numbers[name] = int(value)
     count, index = (numbers[name] for name in NUMBERS)
