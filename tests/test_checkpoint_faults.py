@@ -102,6 +102,18 @@ def test_a_model_is_the_last_whole_one_but_one_that_is_named_is_refused(tmp_path
             zoo.load_model(tmp_path, step=named)
 
 
+def test_what_may_not_be_read_is_not_taken_for_damaged(tmp_path, made, fresh, monkeypatch):
+    saved(tmp_path, fresh, RECORD, {1: None, 2: None})
+
+    def refused(*_, **__):
+        raise ValueError("PERMISSION_DENIED: Error opening file")
+
+    monkeypatch.setattr(stored.tensorstore, "open", refused)
+    with Checkpoints(tmp_path, keep_last=2) as checkpoints, pytest.raises(RunError, match="2: .* may not be read by"):
+        newest(checkpoints, made)
+    assert saved_steps(tmp_path) == [1, 2]
+
+
 def test_another_config_is_refused_not_skipped(tmp_path, fresh):
     """Nothing is wrong with the checkpoint, so an older one is no better."""
     saved(tmp_path, fresh, RECORD, {1: None, 2: None})

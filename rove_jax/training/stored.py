@@ -67,6 +67,10 @@ class Stored:
     def damaged(self, what: str) -> Damaged:
         return Damaged(f"{self.where}{DAMAGED}{what}")
 
+    def forbidden(self, what: str) -> RunError:
+        """An error that is no `Damaged`, so that nothing steps back over a checkpoint that may be whole."""
+        return RunError(f"{self.where}: {what} may not be read by this user; nothing is known of any damage")
+
     def metadata(self) -> dict[str, Any]:
         """What the checkpoint says of itself. Raises `Damaged`, or `UsageError` if it is of another format."""
         file = self.where / "metadata" / "metadata"
@@ -74,6 +78,8 @@ class Stored:
             values = json.loads(file.read_text())
         except FileNotFoundError:
             raise self.damaged("it has no metadata, so it was never finished or is half deleted") from None
+        except PermissionError as error:
+            raise self.forbidden("its metadata") from error
         except (OSError, ValueError, RecursionError) as error:
             raise self.damaged(f"its metadata cannot be read ({first_line(error)})") from error
         if not isinstance(values, dict) or "format" not in values:
@@ -133,6 +139,8 @@ class Stored:
                 array.shape, target.sharding, lambda index: np.asarray(array[index].read().result())
             )
         except READ_FAULTS as error:
+            if "PERMISSION_DENIED" in str(error):
+                raise self.forbidden(f"{item}.{path}") from error
             raise self.damaged(f"{item}.{path} cannot be read ({first_line(error)})") from error
 
     def examine(self) -> Iterator[Examined]:
