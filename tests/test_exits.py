@@ -72,13 +72,28 @@ def test_done_is_zero() -> None:
     assert exits.run(lambda: 75) == 75
 
 
-def test_a_signal_ends_any_command_in_one_line(capfd) -> None:
-    def main() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise AssertionError("it went on")
+@pytest.mark.parametrize("work", ["stop()", "gc.callbacks.append(stop); gc.collect()"])
+def test_a_signal_ends_any_command_in_one_line(work: str, checkout) -> None:
+    """In a callback as well, where an exception would be lost."""
+    program = f"""
+import gc, os, signal
+from rove_jax.cli import exits
 
-    assert exits.run(main) == 143
-    assert capfd.readouterr().err == "error: asked to stop (SIGTERM)\n"
+def stop(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def main():
+    {work}
+    print("it went on")
+
+raise SystemExit(exits.run(main))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=checkout)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "error: asked to stop (SIGTERM)\n")
+
+
+def test_the_signal_is_the_callers_again_afterwards() -> None:
+    assert exits.run(lambda: None) == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

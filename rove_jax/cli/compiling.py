@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from rove_jax.cli import exits
 
-ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "asked to stop by SIGTERM")}
+ENDS = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, exits.STOPPED)}
 
 
 def say(line: str) -> None:

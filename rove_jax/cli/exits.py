@@ -24,6 +24,8 @@ from typing import NoReturn
 
 from rove_jax.errors import RunError, UsageError
 
+STOPPED = "asked to stop (SIGTERM)"
+
 MACHINE_FAULTS = {
     errno.EACCES,
     errno.EDQUOT,
@@ -64,7 +66,7 @@ def run(main: Callable[[], int | None]) -> int:
         return fail(130, "interrupted")
     except SystemExit as stop:
         if stop.code == 143:
-            return fail(143, "asked to stop (SIGTERM)")
+            return fail(143, STOPPED)
         if isinstance(stop.code, str):
             return fail(1, stop.code)
         return stop.code or 0
@@ -88,15 +90,21 @@ def run(main: Callable[[], int | None]) -> int:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """While open, SIGTERM raises `SystemExit` with 143, as Ctrl-C raises `KeyboardInterrupt`.
+    """While open, SIGTERM ends the process at once, with our line and 143; what is on disk bears that.
 
-    Not if whoever called us ignores it or catches it. Outside the main thread Python allows no handlers.
+    An exception would be lost if raised in a callback, of jax's for instance, or in the middle of an import. Nothing
+    changes if whoever called us ignores the signal or catches it. Outside the main thread Python allows no handlers.
     """
+
+    def end(*_: object) -> NoReturn:
+        os.write(2, f"error: {STOPPED}\n".encode())
+        os._exit(143)
+
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
