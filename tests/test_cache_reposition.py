@@ -152,9 +152,9 @@ def test_far_rows_are_retabled_as_exactly_as_near_ones():
 def test_more_than_scaling_cannot_be_retabled():
     store = empty(SPECS["rove"], 4)
     for wrong in (Rotary(base=500.0), Rotary(dims=8), Rotary(pairing="interleaved"), Rotary(alpha=0.5), None):
-        with pytest.raises(UsageError, match="^rotary = .*only scaling may change"):
+        with pytest.raises(UsageError, match="^rotary[a-z_.]* = .*only scaling may change"):
             retable(store, wrong, ROVE)
-        with pytest.raises(UsageError, match="^value_rotary = .*only scaling may change"):
+        with pytest.raises(UsageError, match="^value_rotary[a-z_.]* = .*only scaling may change"):
             retable(store, ROVE, wrong)
     with pytest.raises(UsageError, match="value_rotary"):
         retable(empty(SPECS["rope"], 4), YARN, YARN)
@@ -171,7 +171,7 @@ def test_chunks_read_apart_and_joined_are_as_if_read_in_a_row(spec):
     last, store = fed(joined(*stores), [x[:, 7:] for x in qkv], spec, (2,), positions=np.array([7, 8]))
     close(last, definition(qkv, spec)[:, 7:])
     assert store.length == 9 and (np.asarray(store.positions) == np.arange(9)).all()
-    with pytest.raises(UsageError, match="value_rotary = .*the first cache has"):
+    with pytest.raises(UsageError, match="value_rotary.* = .*the first cache has"):
         joined(stores[0], empty((ROVE, YARN, "qkvo"), 4))
 
 
@@ -244,7 +244,7 @@ def test_a_retabled_model_cache_goes_on_under_the_new_rule():
     for values in (True, False):
         scaled = cfg.with_scaling(Scaling("yarn", factor=4.0, original_length=8), values=values)
         cache = read(cfg, TOKENS[:, :8], np.arange(8), functional.init_cache(cfg, 2, 13)).cache
-        with pytest.raises(UsageError, match="rotary = .*the cache was written with.*retable"):
+        with pytest.raises(UsageError, match="rotary.* = .*the cache was written with.*retable"):
             read(scaled, TOKENS[:, 8:], np.arange(8, 13), cache)
         found = read(scaled, TOKENS[:, 8:], np.arange(8, 13), retable(cache, *scaled.rotations)).hidden
         close(found, apply(scaled, parameters(), TOKENS).hidden[:, 8:])

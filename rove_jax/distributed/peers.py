@@ -43,7 +43,7 @@ class Peers:
 
     def __init__(self, client: Any, index: int, count: int, heartbeat_seconds: int) -> None:
         self.client, self.index, self.count = client, index, count
-        self.patience = heartbeat_seconds + 5.0
+        self.patience = 2.0 * heartbeat_seconds + 5.0  # the service is that slow to see a death on a busy machine
         self.code: int | None = None  # of this process, once it ends by itself
         self.leaving = False
         self.ending = threading.Lock()
