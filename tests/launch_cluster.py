@@ -7,6 +7,7 @@ start something elsewhere start it here instead, so that every layer of quoting 
 import os
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,14 @@ echo "training as ${JAX_PROCESS_ID-}"
 """
 
 
+BASH = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp("bash", ["bash", *sys.argv[1:]])
+"""
+"""A suite started in the background ignores Ctrl-C, and bash cannot trap what it was born to ignore."""
+
+
 @dataclass
 class Cluster:
     """A checkout with the scripts in it, the stand-ins, and what these recorded."""
@@ -58,7 +67,7 @@ class Cluster:
 
     def start(self, script: str, *words: str, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(
-            ["bash", str(self.checkout / "train" / script), *words],
+            [sys.executable, "-c", BASH, str(self.checkout / "train" / script), *words],
             env=self.environment | environment,
             cwd=self.checkout,
             text=True,
