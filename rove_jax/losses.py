@@ -15,16 +15,22 @@ LOGITS_LIMIT = 2**28
 
 
 def token_nll(
-    cfg: Model, params: functional.Params, hidden_btd: Float[Array, "B T D"], targets_bt: Int[Array, "B T"]
+    cfg: Model,
+    params: functional.Params,
+    hidden_btd: Float[Array, "B T D"],
+    targets_bt: Int[Array, "B T"],
+    limit: int | None = None,
 ) -> Float[Array, "B T"]:
-    """Negative log-likelihood of each target, float32 nats, in parts whose logits stay below LOGITS_LIMIT a device.
+    """Negative log-likelihood of each target, float32 nats, in parts whose logits stay below `limit` bytes a device.
+
+    None: LOGITS_LIMIT. Each part reads the table, and where there is a gradient adds to the table's; smaller ones cost.
 
     Under a mesh (`jax.set_mesh`) that spreads rows, each device takes its own ones. The table is then gathered once,
     and its gradient added up once; left to XLA, both would happen in every part.
     """
 
     def nll(table: Array, hidden_btd: Array, targets_bt: Array) -> Array:
-        return local_nll(cfg, {"embedding": table}, hidden_btd, targets_bt)
+        return local_nll(cfg, {"embedding": table}, hidden_btd, targets_bt, limit)
 
     ways = [name for name in sharding.BATCH if sharding.unclaimed().get(name, 1) > 1]
     if ways:
@@ -36,7 +42,11 @@ def token_nll(
 
 
 def local_nll(
-    cfg: Model, params: functional.Params, hidden_btd: Float[Array, "B T D"], targets_bt: Int[Array, "B T"]
+    cfg: Model,
+    params: functional.Params,
+    hidden_btd: Float[Array, "B T D"],
+    targets_bt: Int[Array, "B T"],
+    limit: int | None = None,
 ) -> Float[Array, "B T"]:
     """`token_nll` of rows that lie on one device."""
 
@@ -46,7 +56,7 @@ def local_nll(
     # Rows as one axis: a product of two matrices, whose gradients a CPU forms without transposing the logits.
     hidden, targets = hidden_btd.reshape(-1, hidden_btd.shape[-1]), targets_bt.reshape(-1)
     count = targets.shape[0]
-    parts = -(-4 * count * cfg.padded_vocab // LOGITS_LIMIT)
+    parts = -(-4 * count * cfg.padded_vocab // (limit or LOGITS_LIMIT))
     if parts <= 1:
         return nll(hidden, targets).reshape(targets_bt.shape)
     size = -(-count // parts)

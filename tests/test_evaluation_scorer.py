@@ -91,4 +91,4 @@ def test_long_contexts_never_hold_all_logits():
     compiled = scorer.batch_nll.lower(cfg, functional.abstract(cfg), tokens).compile()
     whole = 4 * 8_192 * cfg.padded_vocab
     memory = compiled.memory_analysis()
-    assert memory is not None and memory.temp_size_in_bytes < whole / 3
+    assert memory is not None and memory.temp_size_in_bytes < whole / 10

@@ -12,6 +12,9 @@ from rove_jax import attention, losses
 from rove_jax.config import Model
 from rove_jax.models import functional
 
+LOGITS_LIMIT = 2**25
+"""Bytes of logits at once: less than in training, where a smaller part would cost a gradient of the table as well."""
+
 TOKENS_PER_BATCH = 16_384
 """Tokens in one forward pass when no batch size is given."""
 
@@ -59,7 +62,7 @@ def token_nlls(
 def batch_nll(cfg: Model, params: dict, tokens_bt: jax.Array) -> jax.Array:
     """[B, T+1] int32 tokens -> [B, T] float32 nats. The logits are reduced chunk by chunk, never held whole."""
     hidden_btd = functional.apply(cfg, params, tokens_bt[:, :-1]).hidden
-    return losses.token_nll(cfg, params, hidden_btd, tokens_bt[:, 1:])
+    return losses.token_nll(cfg, params, hidden_btd, tokens_bt[:, 1:], LOGITS_LIMIT)
 
 
 def batch_rows(count: int, length: int, batch_size: int | None = None) -> int:
