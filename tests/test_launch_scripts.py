@@ -114,7 +114,7 @@ def test_a_run_on_a_slice_is_not_started_twice_is_followed_and_is_stopped(cluste
     assert again.returncode == 1 and "error: a run is going on here" in again.stderr
     follower = cluster.start("tpu_pod.sh", "logs", *PLACE)
     assert cluster.run("tpu_pod.sh", "stop", *PLACE).returncode == 0
-    out, _ = follower.communicate(timeout=120)
+    out, _ = follower.communicate(timeout=30)
     assert follower.returncode == 143 and "training as 0" in out
     assert (cluster.place / "trained-0").read_text().endswith("saved\n")
 
@@ -190,7 +190,7 @@ def test_a_signal_reaches_every_machine(cluster: Cluster, number: signal.Signals
     running = cluster.start("gpu_node.sh", "--hosts", "one,two", "--", "wait")
     wait_for(lambda: all((cluster.place / f"trained-{process}").exists() for process in range(2)))
     running.send_signal(number)
-    running.communicate(timeout=120)
+    running.communicate(timeout=30)
     assert running.returncode == 143
     assert all((cluster.place / f"trained-{process}").read_text().endswith("saved\n") for process in range(2))
 
