@@ -14,7 +14,7 @@ from tiny_runs import SETTINGS, keep_programs, settings
 
 from rove_jax import config, sharding, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, plan, state, stored
+from rove_jax.training import checkpoint, setup, state, stored
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.stored import Damaged
 
@@ -25,7 +25,7 @@ RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_ide
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     keep_programs(tmp_path_factory)
-    return plan.make(CFG)
+    return setup.make(CFG)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_run_without_validation_has_no_best(tmp_path, fresh):
 )
 def test_another_shape_is_refused_by_the_first_array_that_differs(tmp_path, fresh, model, words):
     saved(tmp_path, fresh, {1: None})
-    target = plan.make(settings(CFG.data, base=CFG, model=model)).target
+    target = setup.make(settings(CFG.data, base=CFG, model=model)).target
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(UsageError, match=words):
         checkpoints.restore(1, target)
 
@@ -110,7 +110,7 @@ def test_another_dtype_is_refused_not_cast(tmp_path, made, fresh):
 def test_weights_load_on_another_number_of_devices(tmp_path, fresh):
     """Saved from eight devices, loaded to one, and to two, from the folder alone."""
     cfg = settings(CFG.data, base=CFG, mesh={"data": 2, "fsdp": 2, "tensor": 2})
-    spread = jax.device_put(fresh, state.shardings(plan.make(cfg).target))
+    spread = jax.device_put(fresh, state.shardings(setup.make(cfg).target))
     saved(tmp_path, spread, {3: 1.5})
     loaded = zoo.load_model(tmp_path)
     assert (loaded.step, loaded.config, loaded.metadata["tokenizer_identity"]) == (3, CFG, "t")

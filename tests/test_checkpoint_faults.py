@@ -14,7 +14,7 @@ from tiny_runs import SETTINGS, changed, corpus, keep_programs, saved_steps, set
 
 from rove_jax import config, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, loop, plan, state, stored
+from rove_jax.training import checkpoint, loop, setup, state, stored
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.stored import Damaged
 
@@ -25,7 +25,7 @@ RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_ide
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     keep_programs(tmp_path_factory)
-    return plan.make(CFG)
+    return setup.make(CFG)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_what_may_not_be_read_is_not_taken_for_damaged(tmp_path, made, fresh, mo
 def test_another_config_is_refused_not_skipped(tmp_path, fresh):
     """Nothing is wrong with the checkpoint, so an older one is no better."""
     saved(tmp_path, fresh, RECORD, {1: None, 2: None})
-    wider = plan.make(settings(CFG.data, base=CFG, model={"query_heads": 4, "kv_heads": 4, "head_dim": 4})).target
+    wider = setup.make(settings(CFG.data, base=CFG, model={"query_heads": 4, "kv_heads": 4, "head_dim": 4})).target
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
         with pytest.raises(UsageError, match=r"2: params blocks.attention.key.bias: stored is float32\[2, 2, 8\]"):
             checkpoints.newest(lambda step: checkpoints.restore(step, wider))

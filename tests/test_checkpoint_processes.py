@@ -12,7 +12,7 @@ from checkpoint_damage import data_file, flip, place
 from tiny_runs import SETTINGS, saved_steps, settings
 
 from rove_jax import config
-from rove_jax.training import plan, state
+from rove_jax.training import setup, state
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.digest import by_path
 
@@ -27,10 +27,10 @@ jax.distributed.initialize(address, 2, int(index))
 from checkpoint_damage import at
 from test_checkpoint_processes import CFG
 from rove_jax import config
-from rove_jax.training import plan, state
+from rove_jax.training import setup, state
 from rove_jax.training.checkpoint import Checkpoints
 from pathlib import Path
-made = plan.make(CFG)
+made = setup.make(CFG)
 with Checkpoints(Path(where), keep_last=2) as checkpoints:
     if job == "save":
         fresh = state.create(CFG, made.optimizer, made.target)
@@ -67,7 +67,7 @@ def test_two_processes_write_and_agree_on_what_is_whole(tmp_path, checkout, monk
     assert saved_steps(tmp_path) == [1, 2, 3], "the best and the last two"
 
     # One process of one device reads what two of two wrote, and finds what it would have written itself.
-    alone = plan.make(settings(CFG.data, base=CFG, mesh={"data": 1, "fsdp": 1, "tensor": 1}))
+    alone = setup.make(settings(CFG.data, base=CFG, mesh={"data": 1, "fsdp": 1, "tensor": 1}))
     expected = state.create(alone.settings, alone.optimizer, alone.target)
     with Checkpoints(tmp_path) as checkpoints:
         found = checkpoints.restore(3, alone.target)

@@ -10,14 +10,14 @@ from tiny_runs import SETTINGS, settings
 
 from rove_jax.cli import train as command
 from rove_jax.config import to_dict
-from rove_jax.training import plan, state
+from rove_jax.training import setup, state
 from rove_jax.training.run_folder import take
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     cfg = settings(SETTINGS.data)
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     folder = tmp_path_factory.mktemp("made") / "run"
     fresh = state.create(cfg, made.optimizer, made.target)
     saved(folder, fresh, {"config": to_dict(cfg)}, dict.fromkeys((1, 2, 3)), keep_last=3)

@@ -21,7 +21,7 @@ from rove_jax.evaluation.workload import Workload
 from rove_jax.planning import executable, topology
 from rove_jax.planning.costs import Costs
 from rove_jax.planning.hlo import Module
-from rove_jax.training import plan
+from rove_jax.training import setup
 from rove_jax.training.step import compile_update
 
 tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra `tpu`)")
@@ -56,7 +56,7 @@ def steps():
     devices = topology.devices("v5e:2x2")
     made = {}
     for variant in ASKED.variants:
-        p = plan.make(ASKED.settings(variant, "auto"), devices)
+        p = setup.make(ASKED.settings(variant, "auto"), devices)
         assert p.choice.backend == "splash", p.choice
         made[variant] = compile_update(p.settings, p.model, 50_256, p.optimizer, p.target, p.mesh)
     return made

@@ -8,7 +8,7 @@ from tiny_runs import SETTINGS, changed
 
 from rove_jax.planning.costs import Costs, product_flops
 from rove_jax.planning.hlo import Module
-from rove_jax.training import plan
+from rove_jax.training import setup
 from rove_jax.training.step import compile_update
 
 LOOP = """HloModule jit_step
@@ -114,7 +114,7 @@ def programs():
     found = {}
     for scan in (True, False):
         one = changed(cfg, model={"scan_layers": scan}, training={"accumulation": 2 if scan else 1})
-        made = plan.make(one)
+        made = setup.make(one)
         compiled = compile_update(one, made.model, 256, made.optimizer, made.target, made.mesh)
         found[scan] = Costs(Module(compiled.as_text()), tpu=False)
     return cfg, found

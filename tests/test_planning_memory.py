@@ -11,7 +11,7 @@ import re
 import jax, numpy as np
 from rove_jax import config, sharding
 from rove_jax.planning import recipe
-from rove_jax.training import plan, state
+from rove_jax.training import setup, state
 from rove_jax.training.step import compile_update
 
 def resident(what):
@@ -24,7 +24,7 @@ cfg = config.Config(
     training=config.Training(batch_size=16),
     mesh=config.Mesh(1),
 )
-made = plan.make(cfg)
+made = setup.make(cfg)
 compiled = compile_update(cfg, made.model, 50_256, made.optimizer, made.target, made.mesh)
 planned = recipe.memory(made, compiled, None)["total"]
 before = resident("VmRSS")

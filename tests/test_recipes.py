@@ -9,7 +9,7 @@ from rove_jax import recipes
 from rove_jax.config import Config
 from rove_jax.errors import UsageError
 from rove_jax.models import accounting
-from rove_jax.training import plan
+from rove_jax.training import setup
 
 RECIPE = """
 from rove_jax.config import Config, Model
@@ -181,7 +181,7 @@ def test_every_recipe_loads_and_has_a_plan(checkout: Path) -> None:
     assert {path.stem.rpartition("_")[0] for path in paths} == set(TWINS)
     for path in paths:
         settings = recipes.load(path)
-        assert plan.make(settings).parameter_count > 0
+        assert setup.make(settings).parameter_count > 0
         assert f"--config configs/{path.name} " in path.read_text(), "the docstring has the command"
 
 
@@ -200,4 +200,4 @@ def test_the_papers_recipes_are_one_epoch_of_its_size(checkout: Path, name: str)
 def test_offload_is_refused_where_there_is_nowhere_to(checkout: Path) -> None:
     settings = recipes.load(checkout / "configs" / "tiny_rove.py", ["--model.remat", "offload"])
     with pytest.raises(UsageError, match="model.remat = offload: a CPU has no other memory"):
-        plan.make(settings)
+        setup.make(settings)

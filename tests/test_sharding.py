@@ -12,7 +12,7 @@ from tiny_runs import SETTINGS, settings
 from rove_jax import config, sharding
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
-from rove_jax.training import plan, state, step
+from rove_jax.training import setup, state, step
 
 
 def mesh_of(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
@@ -70,17 +70,17 @@ def test_what_cannot_lie_there_is_refused_by_the_name_of_the_parameter():
     with pytest.raises(
         UsageError, match=r"mesh.tensor = 4: does not divide axis 'kv_heads' = 2 of blocks.attention.key"
     ):
-        plan.make(settings(SETTINGS.data, mesh={"data": 1, "tensor": 4}))
+        setup.make(settings(SETTINGS.data, mesh={"data": 1, "tensor": 4}))
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(UsageError, match="training.batch_size = 4: .* 2 accumulation parts on 8 devices"):
-        plan.make(settings(SETTINGS.data, mesh={"data": 8}))
+        setup.make(settings(SETTINGS.data, mesh={"data": 8}))
 
 
 def test_optimizer_state_lies_where_its_parameter_lies():
     cfg = settings(SETTINGS.data, training={"batch_size": 8}, mesh={"data": 2, "fsdp": 2, "tensor": 2})
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     kernel = made.target.params["blocks"]["mlp"]["up"]["kernel"].sharding
     moments = [
         leaf.sharding
@@ -129,7 +129,7 @@ def test_a_new_state_is_never_whole_on_one_device(optimizer):
     cfg = settings(
         SETTINGS.data, training={"batch_size": 8}, mesh=sizes, model={"width": 64}, optimizer={"name": optimizer}
     )
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     fresh = jax.jit(
         lambda key: state.fresh(cfg, made.optimizer, key), out_shardings=state.shardings(made.target)
     ).lower(jax.random.key(0))
@@ -141,7 +141,7 @@ def test_a_new_state_is_never_whole_on_one_device(optimizer):
 
 def updates(cfg: config.Config, count: int):
     """(weights before, weights after `count` updates, losses)."""
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     update = step.compile_update(cfg, made.model, 256, made.optimizer, made.target, made.mesh)
     current = state.create(cfg, made.optimizer, made.target)
     wanted = jax.tree.map(lambda leaf: leaf.sharding, made.target.params)

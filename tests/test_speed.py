@@ -15,7 +15,7 @@ from rove_jax.evaluation.speed import Program
 from rove_jax.evaluation.workload import Workload, cached_model, extend, filled, prefill
 from rove_jax.models import accounting, functional
 from rove_jax.models.presets import PRESETS, preset
-from rove_jax.training import machine, plan
+from rove_jax.training import machine, setup
 
 TINY = ("speed", "--preset", "tiny", "--layers", 1, "--context-length", 16, "--batch-size", 2, "--data", 1)
 
@@ -209,7 +209,7 @@ def test_each_update_goes_on_from_the_one_before():
 @pytest.mark.parametrize("variant", ["rope", "rove"])
 def test_what_is_decoded_is_what_a_forward_pass_says(variant):
     """`prefill`, then `extend` by one token, against the logits of all tokens at once."""
-    made = plan.make(
+    made = setup.make(
         Workload("tiny", layers=1, batch_size=2, context_length=8).settings(variant, "xla"), jax.devices()[:1]
     )
     model, choice = cached_model(made.model, 2, 1, 9, made.mesh)

@@ -15,7 +15,7 @@ from tiny_runs import SETTINGS, arrays, changed, corpus, differing, keep_program
 
 from rove_jax import config
 from rove_jax.models import functional
-from rove_jax.training import optimizer, plan
+from rove_jax.training import optimizer, setup
 
 MODEL = config.Model(layers=2, width=16, query_heads=2, kv_heads=1, head_dim=8, mlp_width=32)
 AXES = {
@@ -138,7 +138,7 @@ def test_which_parameters_are_muons_and_where_their_momentum_lies():
     cfg = changed(
         SETTINGS, optimizer={"name": "muon"}, training={"batch_size": 8}, mesh={"data": 2, "fsdp": 2, "tensor": 2}
     )
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     kinds = {"muon": set(), "adam": set()}
     placed = {
         jax.tree_util.keystr(path): leaf.sharding

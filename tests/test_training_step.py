@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import SETTINGS, keep_programs, settings
 
 from rove_jax import losses, sharding
-from rove_jax.training import plan, state, step
+from rove_jax.training import setup, state, step
 
 EOT = 256
 PLAIN = {"dropout": 0.0}
@@ -32,14 +32,14 @@ def tokens(rows: int, *, seed: int = 0) -> np.ndarray:
 
 def weights(cfg):
     """Initial weights."""
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     return state.create(cfg, made.optimizer, made.target).params
 
 
 def one_update(parts: int, rows: np.ndarray):
     """(state after one update, its numbers) of a batch computed in `parts` parts, documents told apart."""
     cfg = settings(SEGMENTS, training={"batch_size": len(rows), "accumulation": parts}, model=PLAIN)
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     update = step.compile_update(cfg, made.model, EOT, made.optimizer, made.target, made.mesh)
     start = state.create(cfg, made.optimizer, made.target)
     return update(start, jax.device_put(rows, sharding.batch(made.mesh)))
@@ -88,7 +88,7 @@ def test_rows_that_fill_up_a_batch_do_not_count():
 def skipping(learning_rate_steps: int = 6):
     """(update, state at step 0, where batches lie, optimizer) under `on_nonfinite` "skip", dropout on."""
     cfg = settings(SEGMENTS, training={"batch_size": 8, "on_nonfinite": "skip", "steps": learning_rate_steps})
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     update = step.compile_update(cfg, made.model, EOT, made.optimizer, made.target, made.mesh)
     return update, lambda: state.create(cfg, made.optimizer, made.target), sharding.batch(made.mesh)
 
@@ -128,7 +128,7 @@ def test_a_step_that_is_finite_is_the_same_under_either_policy():
     update, start, where = skipping()
     after, numbers = update(start(), jax.device_put(tokens(8), where))
     cfg = settings(SEGMENTS, training={"batch_size": 8})
-    made = plan.make(cfg)
+    made = setup.make(cfg)
     plain = step.compile_update(cfg, made.model, EOT, made.optimizer, made.target, made.mesh)
     other, others = plain(start(), jax.device_put(tokens(8), where))
     for name in others:

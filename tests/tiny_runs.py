@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rove_jax import config, distributed
-from rove_jax.training import loop, plan
+from rove_jax.training import loop, setup
 from rove_jax.training.checkpoint import Checkpoints, by_path
 from rove_jax.training.metrics import read_rows
 
@@ -67,7 +67,7 @@ def train(cfg: config.Config, workdir: Path, **options: Any) -> loop.Result:
 def arrays(cfg: config.Config, workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Every array of a checkpoint by its path."""
     with Checkpoints(workdir) as checkpoints:
-        state = checkpoints.restore(step, plan.make(cfg).target)
+        state = checkpoints.restore(step, setup.make(cfg).target)
     return {name: np.asarray(leaf) for name, leaf in by_path(state._asdict()).items()}
 
 

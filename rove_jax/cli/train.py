@@ -110,12 +110,12 @@ def dry_run(settings: config.Config, workdir: Path | None, allow_change: Sequenc
 
     Refuses what `loop.run` would refuse of them before it reads data and checkpoints.
     """
-    from rove_jax.training import plan, run_folder, start
+    from rove_jax.training import run_folder, setup, start
 
     run_folder.check_allowed(allow_change)
     if workdir is not None:
         run_folder.check_owner(workdir, settings, allow_change)
-    lines = plan.make(settings).lines()
+    lines = setup.make(settings).lines()
     start.check_sources(settings)
     if distributed.is_writer():
         print(json.dumps(config.to_dict(settings), indent=2))

@@ -20,7 +20,7 @@ from rove_jax import attention, config, sharding
 from rove_jax.evaluation import workload
 from rove_jax.evaluation.workload import Workload
 from rove_jax.models import accounting
-from rove_jax.training import plan as plans
+from rove_jax.training import setup as setups
 from rove_jax.training import state
 from rove_jax.training.step import compile_update
 
@@ -67,11 +67,11 @@ class Program:
 class Shared:
     """What the programs hand on to each other: one training state, which each update replaces, and tokens."""
 
-    def __init__(self, plan: plans.Plan) -> None:
-        self.state = state.create(plan.settings, plan.optimizer, plan.target)
-        shape = (plan.settings.training.batch_size, plan.settings.data.context_length + 1)
-        tokens_bt = np.random.RandomState(0).randint(0, plan.model.vocab, shape).astype(np.int32)
-        self.tokens_bt = jax.device_put(tokens_bt, sharding.batch(plan.mesh))
+    def __init__(self, setup: setups.Setup) -> None:
+        self.state = state.create(setup.settings, setup.optimizer, setup.target)
+        shape = (setup.settings.training.batch_size, setup.settings.data.context_length + 1)
+        tokens_bt = np.random.RandomState(0).randint(0, setup.model.vocab, shape).astype(np.int32)
+        self.tokens_bt = jax.device_put(tokens_bt, sharding.batch(setup.mesh))
 
 
 def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], Any]) -> tuple[list[Program], Mesh]:
@@ -84,12 +84,12 @@ def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], An
     Raises `UsageError`, before the first is compiled, for a backend that cannot serve.
     """
     made = {
-        (backend, variant): plans.make(asked.settings(variant, backend))
+        (backend, variant): setups.make(asked.settings(variant, backend))
         for backend in asked.backends
         for variant in asked.variants
     }
     first = next(iter(made.values()))
-    chosen = {(name, *key): cached(plan, name) for name in what for key, plan in made.items()}
+    chosen = {(name, *key): cached(setup, name) for name in what for key, setup in made.items()}
     shared, programs = Shared(first), [product(first)]
     there: set[tuple[str, str, str]] = set()
     for (name, backend, variant), (model, choice) in chosen.items():
@@ -97,9 +97,9 @@ def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], An
             advance()
             continue
         there.add((name, variant, choice.backend))
-        plan, build = made[backend, variant], {"train": train, "prefill": prefill, "decode": decode}[name]
-        with jax.set_mesh(plan.mesh):
-            found = build(plan, model, shared)
+        setup, build = made[backend, variant], {"train": train, "prefill": prefill, "decode": decode}[name]
+        with jax.set_mesh(setup.mesh):
+            found = build(setup, model, shared)
         for program in found:
             program.variant, program.backend, program.choice = variant, backend, choice
         programs += found
@@ -108,30 +108,30 @@ def compile_all(asked: Workload, what: tuple[str, ...], advance: Callable[[], An
     return sorted(programs, key=lambda p: (order.index(p.name), p.filled or 0, p.backend)), first.mesh
 
 
-def cached(plan: plans.Plan, name: str) -> tuple[config.Model, attention.Choice]:
+def cached(setup: setups.Setup, name: str) -> tuple[config.Model, attention.Choice]:
     """The model as program `name` computes it, and how its backend was chosen."""
     if name == "train":
-        return plan.model, plan.choice
-    rows, slots = plan.settings.training.batch_size, plan.settings.data.context_length
-    return workload.cached_model(plan.settings.model, rows, slots if name == "prefill" else 1, slots, plan.mesh)
+        return setup.model, setup.choice
+    rows, slots = setup.settings.training.batch_size, setup.settings.data.context_length
+    return workload.cached_model(setup.settings.model, rows, slots if name == "prefill" else 1, slots, setup.mesh)
 
 
-def train(plan: plans.Plan, model: config.Model, shared: Shared) -> list[Program]:
+def train(setup: setups.Setup, model: config.Model, shared: Shared) -> list[Program]:
     """The update of the trainer, as it is."""
     began = time.perf_counter()
-    update = compile_update(plan.settings, model, model.vocab - 1, plan.optimizer, plan.target, plan.mesh)
+    update = compile_update(setup.settings, model, model.vocab - 1, setup.optimizer, setup.target, setup.mesh)
     seconds = time.perf_counter() - began
 
     def call() -> Any:
         shared.state, numbers = update(shared.state, shared.tokens_bt)
         return shared.state, numbers
 
-    tokens = plan.settings.training.batch_size * plan.settings.data.context_length
-    flops = tokens * accounting.flops_per_token(model, plan.settings.data.context_length)
+    tokens = setup.settings.training.batch_size * setup.settings.data.context_length
+    flops = tokens * accounting.flops_per_token(model, setup.settings.data.context_length)
     return [Program("train", call, flops, tokens, compile_seconds=seconds, memory=memory(update))]
 
 
-def prefill(plan: plans.Plan, model: config.Model, shared: Shared) -> list[Program]:
+def prefill(setup: setups.Setup, model: config.Model, shared: Shared) -> list[Program]:
     """Prompts of the context length into a new cache, and the logits of their last tokens."""
     tokens_bt = shared.tokens_bt[:, :-1]
     began = time.perf_counter()
@@ -147,14 +147,14 @@ def prefill(plan: plans.Plan, model: config.Model, shared: Shared) -> list[Progr
     ]
 
 
-def decode(plan: plans.Plan, model: config.Model, shared: Shared) -> list[Program]:
+def decode(setup: setups.Setup, model: config.Model, shared: Shared) -> list[Program]:
     """One more token for each row, from caches that are a quarter, half and three quarters full to begin with."""
-    rows, slots = plan.settings.training.batch_size, plan.settings.data.context_length
+    rows, slots = setup.settings.training.batch_size, setup.settings.data.context_length
     make = functools.partial(workload.filled, model, rows, slots)
-    placed = workload.cache_shardings(jax.eval_shape(lambda: make(0)), plan.mesh)
+    placed = workload.cache_shardings(jax.eval_shape(lambda: make(0)), setup.mesh)
     fill = jax.jit(make, out_shardings=placed)
     tokens_b1 = shared.tokens_bt[:, :1]
-    whole = sharding.batch(plan.mesh)
+    whole = sharding.batch(setup.mesh)
     began = time.perf_counter()
     step = jax.jit(functools.partial(workload.extend, model), donate_argnums=1, out_shardings=(whole, placed))
     run = step.lower(shared.state.params, fill(0), tokens_b1).compile()
@@ -182,9 +182,9 @@ def decode(plan: plans.Plan, model: config.Model, shared: Shared) -> list[Progra
     return found
 
 
-def product(plan: plans.Plan) -> Program:
+def product(setup: setups.Setup) -> Program:
     """On each device the product of two square matrices of the model's dtype, as precise as the model's own."""
-    mesh, dtype = plan.mesh, plan.model.dtype
+    mesh, dtype = setup.mesh, setup.model.dtype
     size = PRODUCT.get(mesh.devices.flat[0].platform, 8192)
     shape, placed = (mesh.size, size, size), jax.sharding.NamedSharding(mesh, jax.P(sharding.MESH_AXES))
     left, right = (

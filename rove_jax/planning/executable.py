@@ -15,7 +15,7 @@ from rove_jax.planning import topology
 from rove_jax.planning.costs import Costs
 from rove_jax.planning.hlo import PALLAS, Module
 from rove_jax.training import machine
-from rove_jax.training import plan as plans
+from rove_jax.training import setup as setups
 from rove_jax.training.step import compile_update
 
 CONVENTION = (
@@ -34,7 +34,7 @@ def run(asked: Workload, name: str, say: Callable[[str], None]) -> dict:
     `say` is called with a line when a program is begun.
     """
     devices = topology.devices(name)
-    made = [(plans.make(asked.settings(v, b), devices), v, b) for b in asked.backends for v in asked.variants]
+    made = [(setups.make(asked.settings(v, b), devices), v, b) for b in asked.backends for v in asked.variants]
     mesh = made[0][0].mesh
     provenance = {
         "device": devices[0].device_kind,
@@ -47,23 +47,23 @@ def run(asked: Workload, name: str, say: Callable[[str], None]) -> dict:
         **machine.compiler_flags(),
     }
     records: list[dict[str, Any]] = []
-    for number, (plan, variant, backend) in enumerate(made, start=1):
+    for number, (setup, variant, backend) in enumerate(made, start=1):
         say(f"compiling {number} of {len(made)} for {name}: {variant}, attention {backend}")
-        found = train_step(plan)
-        of = {"variant": variant, "asked": backend, "backend": plan.choice.backend, "reason": plan.choice.reason}
+        found = train_step(setup)
+        of = {"variant": variant, "asked": backend, "backend": setup.choice.backend, "reason": setup.choice.reason}
         first = next((r for r in records if r["asked"] == backend), None)
-        records.append({**of, "refused": plan.choice.refused, **found, "beside": first and beside(found, first)})
+        records.append({**of, "refused": setup.choice.refused, **found, "beside": first and beside(found, first)})
     return results.document("plan", provenance, {**vars(asked), "mesh": vars(asked.mesh)}, records)
 
 
-def train_step(plan: plans.Plan) -> dict[str, Any]:
+def train_step(setup: setups.Setup) -> dict[str, Any]:
     """Compile the update of a run and say what came out. See `facts`."""
-    cfg, model = plan.settings, plan.model
+    cfg, model = setup.settings, setup.model
     began = time.perf_counter()
-    compiled = compile_update(cfg, model, model.vocab - 1, plan.optimizer, plan.target, plan.mesh)
+    compiled = compile_update(cfg, model, model.vocab - 1, setup.optimizer, setup.target, setup.mesh)
     seconds = time.perf_counter() - began
-    rows = cfg.training.batch_size // cfg.training.accumulation // sharding.batch_ways(plan.mesh)
-    heads = model.query_heads // plan.mesh.shape["tensor"]
+    rows = cfg.training.batch_size // cfg.training.accumulation // sharding.batch_ways(setup.mesh)
+    heads = model.query_heads // setup.mesh.shape["tensor"]
     dims = (rows, cfg.data.context_length, heads, model.head_dim)
     return {"compile_seconds": seconds, **facts(compiled, dims)}
 

@@ -13,7 +13,7 @@ from rove_jax.models import accounting
 from rove_jax.planning import sheets
 from rove_jax.planning.costs import Costs, kernel_calls
 from rove_jax.planning.hlo import Module
-from rove_jax.training import plan as plans
+from rove_jax.training import setup as setups
 from rove_jax.training.step import compile_update
 
 SOURCES = {
@@ -39,7 +39,7 @@ def estimate(settings: config.Config, devices: list[Any], hosts: int = 1) -> dic
     "fits" is None where nobody knows how much memory there is. A program that the compiler itself finds too large has
     "memory" with "total" and "usable" alone, and nothing else. Raises `UsageError` for what cannot run there.
     """
-    made = plans.make(settings, devices)
+    made = setups.make(settings, devices)
     known = sheets.sheet(devices[0])
     ways = sharding.batch_ways(made.mesh)
     record: dict[str, Any] = {
@@ -89,7 +89,7 @@ def local(tree: Any) -> int:
     return sum(x.dtype.itemsize * math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
 
 
-def memory(made: plans.Plan, compiled: Any, usable: float | None) -> dict[str, Any]:
+def memory(made: setups.Setup, compiled: Any, usable: float | None) -> dict[str, Any]:
     """Bytes on one device while a step runs: parts, "total", and what is "usable"."""
     parameters, optimizer = local(made.target.params), local(made.target.optimizer)
     said = compiled.memory_analysis()
@@ -105,7 +105,7 @@ def memory(made: plans.Plan, compiled: Any, usable: float | None) -> dict[str, A
     return {**parts, "total": sum(parts.values()), "usable": usable, "host": said.host_temp_size_in_bytes}
 
 
-def work(made: plans.Plan, compiled: Any, hosts: int) -> dict[str, Any]:
+def work(made: setups.Setup, compiled: Any, hosts: int) -> dict[str, Any]:
     """What one device does in a step: FLOPs, bytes, collectives, and the time these take at least."""
     cfg, device = made.settings, made.mesh.devices.flat[0]
     costs = Costs(Module(compiled.as_text()), tpu=device.platform == "tpu")

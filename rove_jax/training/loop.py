@@ -12,12 +12,12 @@ import jax
 from rove_jax import config, distributed, sharding
 from rove_jax.data import pipeline, prepare, tokenizers
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import plan as plans
+from rove_jax.training import setup as setups
 from rove_jax.training import start as starts
 from rove_jax.training.agreement import Agreement
 from rove_jax.training.checkpoint import FOLDER, Checkpoints
 from rove_jax.training.feed import Feed
-from rove_jax.training.metrics import Clock, Metrics, Progress
+from rove_jax.training.journal import Journal
 from rove_jax.training.profile import Profile
 from rove_jax.training.run_folder import (
     CONFIG,
@@ -82,7 +82,7 @@ def run(
     done = None if changed else already_there(settings, workdir, end)
     if done is not None:
         return done
-    plan = plans.make(settings)
+    setup = setups.make(settings)
     tokenizer = tokenizers.load(settings.data)
     writer = distributed.is_writer()
     prepared = prepare.ensure(settings.data, progress=writer)
@@ -95,25 +95,25 @@ def run(
         checkpoints = stack.enter_context(
             Checkpoints(workdir, keep_last=settings.training.keep_last, keep_every=settings.training.keep_every)
         )
-        start = starts.find(plan, checkpoints, origin, workdir, allow_change)
+        start = starts.find(setup, checkpoints, origin, workdir, allow_change)
         if start.step > settings.training.steps:
             steps = settings.training.steps
             raise UsageError(f"training.steps = {steps}: the run in {workdir} is at step {start.step}; give no fewer")
-        record = {**plan.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
+        record = {**setup.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         changed = [*changed, *start.changes]
         record["changes"] = record_of(workdir, start.step, changed)
         if folder:
             folder.write(RECORD, record)
             folder.write(CONFIG, config.to_dict(settings))
             data = prepared.about(settings.training.steps * settings.training.batch_size)
-            lines = [*plan.lines(), f"data           {data}", f"run            {workdir}: {start.source}"]
+            lines = [*setup.lines(), f"data           {data}", f"run            {workdir}: {start.source}"]
             lines += [f"skipped        {line}" for line in start.skipped]
             lines += [
                 f"changed        {what}: {before!r} before, {now!r} from here on" for what, before, now in changed
             ]
             for line in lines:
                 say(line)
-        trainer = Trainer(plan, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
+        trainer = Trainer(setup, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
             return trainer.train(start, end, workdir, request, profile_steps=profile_steps, writer=writer)
 
@@ -139,22 +139,27 @@ class Trainer:
     """The loop over updates, with all that it needs."""
 
     def __init__(
-        self, plan: plans.Plan, eot: int, prepared: prepare.Prepared, checkpoints: Checkpoints, record: dict[str, Any]
+        self,
+        setup: setups.Setup,
+        eot: int,
+        prepared: prepare.Prepared,
+        checkpoints: Checkpoints,
+        record: dict[str, Any],
     ) -> None:
-        self.plan, self.settings = plan, plan.settings.training
+        self.setup, self.settings = setup, setup.settings.training
         self.eot, self.prepared = eot, prepared
         self.checkpoints, self.record = checkpoints, record
-        self.validation = Validation(plan, prepared, eot)
+        self.validation = Validation(setup, prepared, eot)
         self.in_a_row = 0  # steps that were not finite
 
     def batches(self, step: int) -> Iterator[jax.Array]:
         """The batches of the updates after `step` updates, on the devices: int32 [B, T + 1]."""
-        where = sharding.batch(self.plan.mesh)
+        where = sharding.batch(self.setup.mesh)
         for rows in pipeline.batches(
             self.prepared,
             split="train",
             batch_size=self.settings.batch_size,
-            seed=self.plan.settings.seed,
+            seed=self.setup.settings.seed,
             start_step=step,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
@@ -165,38 +170,38 @@ class Trainer:
         self, start: starts.Start, end: int, workdir: Path, request: StopRequest, *, profile_steps: int, writer: bool
     ) -> Result:
         """Updates `start.step` + 1 to `end`, or to a signal; all of it is saved when this returns."""
-        plan = self.plan
-        update = compile_update(plan.settings, plan.model, self.eot, plan.optimizer, plan.target, plan.mesh)
-        report = Report(workdir, plan.settings, start.step, writer=writer)
+        setup = self.setup
+        update = compile_update(setup.settings, setup.model, self.eot, setup.optimizer, setup.target, setup.mesh)
+        journal = Journal(workdir, setup.settings, start.step, writer=writer)
         profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
-        agreement = Agreement(request, plan.mesh)
+        agreement = Agreement(request, setup.mesh)
         feed = Feed(
             self.batches(start.step),
-            source=f"data.source = {plan.settings.data.source!r}, prepared in {self.prepared.path}",
+            source=f"data.source = {setup.settings.data.source!r}, prepared in {self.prepared.path}",
             timeout=self.settings.data_timeout_seconds,
             agreement=agreement,
         )
-        with report, profile, feed:
-            step = self.updates(update, start, end, report, profile, feed)
+        with journal, profile, feed:
+            step = self.updates(update, start, end, journal, profile, feed)
         code = EXIT_CODES[agreement.signal] if agreement.signal else 0
         best, best_loss = self.checkpoints.best(), self.checkpoints.best_loss()
         return Result(step, step - start.step, step == self.settings.steps, code, best, best_loss)
 
     def updates(
-        self, update: Update, start: starts.Start, end: int, report: "Report", profile: Profile, feed: Feed
+        self, update: Update, start: starts.Start, end: int, journal: Journal, profile: Profile, feed: Feed
     ) -> int:
         """The loop itself; returns the step it got to. The numbers of an update are read while the next one runs."""
         step, state = start.step, start.state
         self.agreement = feed.agreement
-        batch = None if self.agreement.ask() else report.fetch(feed, step + 1)
+        batch = None if self.agreement.ask() else journal.fetch(feed, step + 1)
         unread: dict[str, jax.Array] | None = None
         while step < end and batch is not None and not self.agreement.signal:
             with profile.update(step):
                 state, metrics = update(state, batch)
             metrics |= self.agreement.vote()
-            batch = report.fetch(feed, step + 2) if step + 1 < end else None
+            batch = journal.fetch(feed, step + 2) if step + 1 < end else None
             if unread is not None:
-                report.row(step, self.read(step, unread))
+                journal.row(step, self.read(step, unread))
             step, unread = step + 1, metrics
             profile.updated(step, state)
             self.checkpoints.check()
@@ -204,16 +209,16 @@ class Trainer:
             if validates or saves or self.agreement.signal:
                 # Only a state whose own numbers have been read, and are finite, is validated and saved.
                 numbers, unread = self.read(step, unread), None
-                with report.clock.pausing():
+                with journal.clock.pausing():
                     loss = self.validation.loss(state.params) if validates else None
                 # The row first: a kill in between then costs a row that is written again, not one that is missing.
-                report.row(step, numbers, loss)
+                journal.row(step, numbers, loss)
                 best = self.checkpoints.best_loss()
                 if saves or self.agreement.signal or (loss is not None and (best is None or loss < best)):
-                    with report.clock.pausing():
+                    with journal.clock.pausing():
                         self.checkpoints.save(state, self.record, loss)
         if unread is not None:
-            report.row(step, self.read(step, unread))
+            journal.row(step, self.read(step, unread))
             self.checkpoints.save(state, self.record)
         self.checkpoints.finish(state, self.record)
         return step
@@ -241,43 +246,3 @@ class Trainer:
             again = f", after {SKIPS} steps that were skipped" if skips else ""
             raise RunError(f"step {step}: {bad[0]} is {numbers[bad[0]]}{again}; {self.checkpoints.kept()}; {advice}")
         return {name: value for name, value in numbers.items() if name not in bad}
-
-
-class Report:
-    """Where the numbers of each update go: rows on disk every `training.log_every` updates, the progress bar."""
-
-    def __init__(self, workdir: Path, settings: config.Config, step: int, *, writer: bool) -> None:
-        self.every, self.steps = settings.training.log_every, settings.training.steps
-        self.tokens_per_step = settings.training.batch_size * settings.data.context_length
-        self.metrics = Metrics(workdir, step=step) if writer else None
-        self.progress = Progress(step=step, steps=self.steps, shown=writer)
-        self.clock = Clock(step)
-
-    def fetch(self, feed: Feed, step: int) -> jax.Array | None:
-        with self.clock.waiting():
-            return feed.next(step)
-
-    def row(self, step: int, numbers: dict[str, float], validation_loss: float | None = None) -> None:
-        speed = self.clock.measure(step, self.tokens_per_step)
-        self.progress.show(
-            step,
-            loss=numbers.get("loss") if "grad_norm" in numbers else None,
-            skipped=int(numbers.get("skipped_steps", 0)),
-            tokens_per_second=speed["tokens_per_second"],
-            validation_loss=validation_loss,
-        )
-        if step % self.every and step != self.steps and validation_loss is None:
-            return
-        if self.metrics:
-            validated = {} if validation_loss is None else {"validation_loss": validation_loss}
-            first = {name: numbers[name] for name in ("loss",) if name in numbers}
-            self.metrics.write({"step": step, **first, **validated, **numbers, **speed})
-        self.clock.restart(step)
-
-    def __enter__(self) -> "Report":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.progress.close()
-        if self.metrics:
-            self.metrics.close(quietly=kind is not None)

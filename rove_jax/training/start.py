@@ -10,8 +10,8 @@ from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
 from rove_jax.training.checkpoint import Checkpoints, check_local
-from rove_jax.training.plan import Plan
 from rove_jax.training.run_folder import Change, Origin
+from rove_jax.training.setup import Setup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Start:
     """What is read now and was not before, by permission."""
 
 
-def find(plan: Plan, checkpoints: Checkpoints, origin: Origin, workdir: Path, allowed: Sequence[str] = ()) -> Start:
+def find(setup: Setup, checkpoints: Checkpoints, origin: Origin, workdir: Path, allowed: Sequence[str] = ()) -> Start:
     """The state to go on from. Raises `UsageError` naming what does not fit the config, the data or the tokenizer, but
     for the fields that are `allowed` to change."""
 
     def read(step: int) -> tuple[state.State, list[Change]]:
         changed = origin.check(checkpoints.metadata(step), workdir, allowed)
-        return checkpoints.restore(step, plan.target), changed
+        return checkpoints.restore(step, setup.target), changed
 
     newest = checkpoints.newest(read)
     if newest is not None:
         step, (found, changed), skipped = newest
         return Start(found, step, f"continues from step {step}", tuple(map(str, skipped)), tuple(changed))
-    if plan.settings.training.init_from is not None:
-        params, source, skipped = weights_of(Path(plan.settings.training.init_from), plan, origin)
-        return Start(state.from_weights(plan.optimizer, params, plan.target), 0, source, skipped)
-    return Start(state.create(plan.settings, plan.optimizer, plan.target), 0, "starts from fresh weights")
+    if setup.settings.training.init_from is not None:
+        params, source, skipped = weights_of(Path(setup.settings.training.init_from), setup, origin)
+        return Start(state.from_weights(setup.optimizer, params, setup.target), 0, source, skipped)
+    return Start(state.create(setup.settings, setup.optimizer, setup.target), 0, "starts from fresh weights")
 
 
-def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str, tuple[str, ...]]:
+def weights_of(folder: Path, setup: Setup, origin: Origin) -> tuple[Any, str, tuple[str, ...]]:
     """The weights of the last whole checkpoint of another run, if they mean the same here; where they are from; and
     what was wrong with later ones.
 
@@ -63,10 +63,10 @@ def weights_of(folder: Path, plan: Plan, origin: Origin) -> tuple[Any, str, tupl
         if metadata["tokenizer_identity"] != origin.tokenizer_identity:
             raise UsageError(f"{name}: its tokenizer is not that of data.tokenizer")
         theirs = config.from_dict(config.Config, metadata["config"]).model
-        difference = rotation_difference(theirs, plan.settings.model)
+        difference = rotation_difference(theirs, setup.settings.model)
         if difference:
             raise UsageError(f"{name}: {difference}")
-        return source.restore_params(step, plan.target.params)
+        return source.restore_params(step, setup.target.params)
 
     with Checkpoints(folder) as source:
         newest = source.newest(read)

@@ -9,15 +9,15 @@ import numpy as np
 from rove_jax import distributed, losses, sharding
 from rove_jax.data import pipeline
 from rove_jax.data.prepared import Prepared
-from rove_jax.training.plan import Plan
+from rove_jax.training.setup import Setup
 
 
 class Validation:
     """Compiled on first use; nothing is donated, since training goes on with the parameters."""
 
-    def __init__(self, plan: Plan, prepared: Prepared, eot: int) -> None:
-        self.plan, self.prepared, self.eot = plan, prepared, eot
-        training = plan.settings.training
+    def __init__(self, setup: Setup, prepared: Prepared, eot: int) -> None:
+        self.setup, self.prepared, self.eot = setup, prepared, eot
+        training = setup.settings.training
         self.rows = training.batch_size // training.accumulation
         self.compiled: Any = None
 
@@ -29,11 +29,11 @@ class Validation:
         batches = pipeline.validation_batches(
             self.prepared,
             batch_size=self.rows,
-            tokens=self.plan.settings.training.validation_tokens,
+            tokens=self.setup.settings.training.validation_tokens,
             process_index=jax.process_index(),
             process_count=jax.process_count(),
         )
-        where = sharding.batch(self.plan.mesh)
+        where = sharding.batch(self.setup.mesh)
         sums = [
             self.compiled(params, *(jax.make_array_from_process_local_data(where, part) for part in batch))
             for batch in batches
@@ -42,15 +42,15 @@ class Validation:
         return float(total / weight)
 
     def compile(self) -> Any:
-        cfg, where = self.plan.settings, sharding.batch(self.plan.mesh)
+        cfg, where = self.setup.settings, sharding.batch(self.setup.mesh)
 
         def score(params: Any, tokens: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
             return losses.next_token_loss(
-                self.plan.model, params, tokens, eot=self.eot, segments=cfg.data.segments, rows=rows
+                self.setup.model, params, tokens, eot=self.eot, segments=cfg.data.segments, rows=rows
             )
 
         tokens = jax.ShapeDtypeStruct((self.rows, cfg.data.context_length + 1), jnp.int32, sharding=where)
         rows = jax.ShapeDtypeStruct((self.rows,), jnp.float32, sharding=where)
-        whole = sharding.replicated(self.plan.mesh)
-        with jax.set_mesh(self.plan.mesh):
-            return jax.jit(score, out_shardings=whole).lower(self.plan.target.params, tokens, rows).compile()
+        whole = sharding.replicated(self.setup.mesh)
+        with jax.set_mesh(self.setup.mesh):
+            return jax.jit(score, out_shardings=whole).lower(self.setup.target.params, tokens, rows).compile()

@@ -14,7 +14,7 @@ from rove_jax.training import machine, optimizer, state
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Setup:
     """A config and what it comes to. See `make`."""
 
     settings: config.Config
@@ -61,8 +61,8 @@ class Plan:
         ]
 
 
-def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Plan:
-    """The plan of `settings` on `devices` (default: all). Raises `UsageError` for what cannot run there."""
+def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Setup:
+    """The set-up of `settings` on `devices` (default: all). Raises `UsageError` for what cannot run there."""
     mesh = sharding.make_mesh(settings.mesh, devices)
     ways, parts = sharding.batch_ways(mesh), settings.training.accumulation
     rows = settings.training.batch_size
@@ -74,7 +74,7 @@ def make(settings: config.Config, devices: Sequence[Any] | None = None) -> Plan:
     adamw = optimizer.make(settings.optimizer, settings.training.steps, functional.axes(settings.model))
     target = state.abstract(settings, adamw, mesh)
     choice = choose_attention(settings, mesh)
-    return Plan(
+    return Setup(
         settings=settings,
         mesh=mesh,
         choice=choice,
