@@ -14,7 +14,7 @@ from tiny_runs import SETTINGS, changed, corpus, keep_programs, saved_steps, set
 
 from rove_jax import config, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, loop, setup, state, stored
+from rove_jax.training import checkpoint, loop, retries, setup, state, stored
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.stored import Damaged
 
@@ -39,7 +39,7 @@ def lines(monkeypatch):
     found = []
     monkeypatch.setattr(checkpoint, "say", found.append)
     monkeypatch.setattr(zoo, "say", found.append)
-    monkeypatch.setattr(checkpoint, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(retries, "PAUSES", (0.1, 0.1, 0.1))
     return found
 
 

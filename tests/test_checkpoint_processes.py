@@ -36,7 +36,7 @@ with Checkpoints(Path(where), keep_last=2) as checkpoints:
         fresh = state.create(CFG, made.optimizer, made.target)
         for step in (1, 2, 3):
             checkpoints.save(at(fresh, step), {"config": config.to_dict(CFG)}, float(step))
-            checkpoints.check()
+            checkpoints.settle()
     else:
         step, found, skipped = checkpoints.newest(lambda step: checkpoints.restore(step, made.target))
         total = jax.jit(lambda tree: sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(tree)))(found.params)

@@ -1,5 +1,6 @@
-"""Stopping together: a signal to one process of a run ends all of them at the same update."""
+"""What all processes of a run do at the same update, though one of them has the reason: stop, or see to a write."""
 
+import itertools
 from signal import Signals
 
 import jax
@@ -8,47 +9,57 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rove_jax import distributed, sharding
+from rove_jax.training.checkpoint import RETRY, SETTLE
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 
-VOTE = "signal"
-"""Its name among the numbers of an update."""
+SIGNAL, WISH = "signal", "wish"
+"""The names of votes among the numbers of an update."""
 
 
 class Agreement:
-    """What all processes know of each other's wish to stop.
+    """What all processes know of each other's wishes.
 
-    With each update goes the highest number of a signal that any process has got, and its numbers are read by all of
-    them at the same place in the loop; one element per device is reduced for it. Alone, a process just looks at its
-    own request.
+    With each update goes the highest number of a signal that any process has got, and what all of them would do about
+    a write (`Checkpoints.wish`), or 0 while they differ. These numbers are read by all at the same place in the loop;
+    two elements per device are reduced for them. Alone, a process just looks at its own request and its own wish.
     """
 
     def __init__(self, request: StopRequest, mesh: jax.sharding.Mesh) -> None:
         self.request = request
         self.agreed: Signals | None = None
+        self.wish = 0
+        """What all processes are to do about a write now."""
         self.together = jax.process_count() > 1
         if self.together:
             where = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
             self.votes = {
-                number: jax.make_array_from_callback(
-                    (mesh.size,), where, lambda _, number=number: np.full(1, number, np.int32)
+                vote: jax.make_array_from_callback(
+                    (mesh.size, 2), where, lambda _, vote=vote: np.array([vote], np.int32)
                 )
-                for number in (0, *EXIT_CODES)
+                for vote in itertools.product((0, *EXIT_CODES), (0, SETTLE, RETRY))
             }
-            highest = jax.jit(jnp.max, out_shardings=sharding.replicated(mesh))
-            self.highest = highest.lower(self.votes[0]).compile()
+            # Of what is wished the lowest: one write is at hand, so those that wish anything wish the same.
+            count = jax.jit(
+                lambda votes: (jnp.max(votes[:, 0]), jnp.min(votes[:, 1])), out_shardings=sharding.replicated(mesh)
+            )
+            self.result = count.lower(self.votes[0, 0]).compile()
 
     @property
     def signal(self) -> Signals | None:
         """The signal on which this process, and so all of them, is to stop now."""
         return self.agreed if self.together else self.request.signal
 
-    def vote(self) -> dict[str, jax.Array]:
+    def vote(self, wish: int = 0) -> dict[str, jax.Array]:
         """To be added to the numbers of the update that has just been dispatched."""
-        return {VOTE: self.highest(self.votes[self.request.signal or 0])} if self.together else {}
+        if not self.together:
+            self.wish = wish
+            return {}
+        return dict(zip((SIGNAL, WISH), self.result(self.votes[self.request.signal or 0, wish])))
 
     def count(self, numbers: dict[str, float]) -> None:
-        """Take the vote out of the numbers of an update."""
-        number = int(numbers.pop(VOTE, 0))
+        """Take the votes out of the numbers of an update."""
+        number, wish = int(numbers.pop(SIGNAL, 0)), int(numbers.pop(WISH, self.wish))
+        self.wish = wish
         if number:
             self.agreed = Signals(number)
 

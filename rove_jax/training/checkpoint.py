@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 import sys
-import time
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +19,11 @@ import jax.numpy as jnp
 from etils import epath
 from tqdm import tqdm
 
+from rove_jax import distributed
 from rove_jax.errors import RunError, UsageError
 from rove_jax.training import retention
 from rove_jax.training.digest import by_path
+from rove_jax.training.retries import Retries
 from rove_jax.training.saver import WRITE_FAULTS, Saver
 from rove_jax.training.state import State
 from rove_jax.training.stored import FORMAT, Damaged, Stored, describe, first_line, sealed
@@ -33,11 +35,8 @@ FOLDER = "checkpoints"
 SPARE = 2**20
 """Bytes that a checkpoint takes beyond its arrays, at most."""
 
-RETRIES = 3
-"""How often in a row a checkpoint is tried again before the run ends."""
-
-PAUSE_SECONDS = 1.0
-"""Before the first time that the same state is tried again; twice, three times as long before the next ones."""
+SETTLE, RETRY = 1, 2
+"""What `Checkpoints.wish` may want."""
 
 
 class Checkpoints:
@@ -68,10 +67,9 @@ class Checkpoints:
         self.saver = Saver()
         self.pending: tuple[int, float | None] | None = None
         """Step and validation loss of the checkpoint that is being written."""
-        self.failures = 0
-        """How many writes in a row have failed."""
+        self.retries = Retries()
         self.failure = ""
-        """What became of the last of them."""
+        """What became of the last write that failed."""
         self.attempt: tuple[int, float | None] = (-1, None)
         """Step and validation loss of the last write begun."""
 
@@ -171,14 +169,15 @@ class Checkpoints:
 
     @property
     def owed(self) -> bool:
-        """Whether the last write failed, so that the next state fit to be saved is to be."""
-        return bool(self.failures) and self.pending is None
+        """Whether the last write failed, so that a state fit to be saved is to be, as soon as `wish` wants it."""
+        return bool(self.retries.failures) and self.pending is None
 
     def save(self, state: State, metadata: dict[str, Any], validation_loss: float | None = None) -> None:
         """Write `state` in the background, once its arrays have been copied off the devices.
 
         The caller vouches that the state is finite. A write that fails, now or later, is told of in a line and leaves
-        a save `owed`; after RETRIES of them, and in a run of many processes at once, it raises `RunError`.
+        a save `owed`; after the last of its `retries` it raises `RunError`. All processes of a run call this, `settle`
+        and `finish` at the same places, and find the same: a write fails in all or in none.
         """
         step = int(state.step)
         self.settle()
@@ -189,18 +188,18 @@ class Checkpoints:
         about = {"format": FORMAT, "step": step, "validation_loss": validation_loss, **metadata}
         values = sealed({**about, "arrays": describe(items)})
         try:
-            self.set_aside(step)
-            self.check_space(state)
-            self.saver.save(self.folder / str(step), items, values)
+            self.saver.save(self.folder / str(step), items, values, lambda: self.prepare(step, state))
         except WRITE_FAULTS as error:
             self.failed(step, error)
         else:
             self.pending = (step, validation_loss)
 
-    def check(self) -> None:
-        """See how the write in the background is getting on, at the price of a look at the disk. Raises as `save`."""
-        if self.pending and (self.saver.failed() or (self.folder / str(self.pending[0])).exists()):
-            self.settle()
+    def wish(self) -> int:
+        """What this process would have all of them do next about a write: SETTLE it, since it has come to its end here,
+        or RETRY, since there is one owed and the pause is over. 0: nothing. At the price of a look at the disk."""
+        if self.pending:
+            return SETTLE if self.saver.ended(self.folder / str(self.pending[0])) else 0
+        return RETRY if self.retries.due() else 0
 
     def settle(self) -> None:
         """Return when the write in the background has come to an end. Raises as `save`."""
@@ -212,26 +211,28 @@ class Checkpoints:
         except WRITE_FAULTS as error:
             self.failed(step, error)
         else:
-            self.failures = 0
+            self.retries.succeeded()
             self.losses[step] = loss
             self.delete_old()
 
-    def finish(self, state: State, metadata: dict[str, Any]) -> None:
-        """Return when everything is on disk: a save that is owed is made of `state`, the last one. Raises as `save`."""
+    def finish(self, state: State, metadata: dict[str, Any], hurried: Callable[[], object] = lambda: False) -> None:
+        """Return when everything is on disk: a save that is owed is made of `state`, the last one, as long as there are
+        `retries`, whose pauses are short once the run is `hurried`. Raises as `save`."""
         self.settle()
         while self.owed:
-            time.sleep(PAUSE_SECONDS * self.failures)
+            self.retries.wait(hurried)
             step, loss = self.attempt
             self.save(state, metadata, loss if step == int(state.step) else None)
             self.settle()
 
     def failed(self, step: int, error: BaseException) -> None:
-        self.failures += 1
+        distributed.meet("write given up")  # none of them writes to its folder any more
         self.clear()
         self.failure = f"{self.folder}: writing step {step} failed ({first_line(error)}); {self.kept()}"
-        if self.failures > RETRIES or jax.process_count() > 1:
+        if not self.retries.failed():
             raise RunError(self.failure) from error
-        say(f"{self.failure}; trying again ({self.failures} of {RETRIES})")
+        if jax.process_index() == 0:
+            say(f"{self.failure}; {self.retries}")
 
     def delete_old(self) -> None:
         """Delete what no rule keeps, under another name, so that no half of a checkpoint ever bears a step's."""
@@ -241,13 +242,17 @@ class Checkpoints:
             if self.writer:
                 shutil.rmtree(renamed(self.folder / str(step), "deleting"), ignore_errors=True)
 
-    def check_space(self, state: State) -> None:
-        """Raise `OSError` if the disk has no room for `state`: one line beforehand, not a hundred failing writers."""
+    def prepare(self, step: int, state: State) -> None:
+        """Make way for a checkpoint. Raises `OSError` if the disk has no room for it, or takes no files: one line
+        beforehand, not a hundred failing writers."""
+        self.set_aside(step)
         bytes_needed = round(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))) + SPARE
         free = shutil.disk_usage(self.folder).free
         if free < bytes_needed:
             needs = f"{bytes_needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free"
             raise OSError(errno.ENOSPC, f"no space for a checkpoint: {needs}")
+        if self.writer:
+            tempfile.TemporaryFile(dir=self.folder).close()
 
     def kept(self) -> str:
         """In words, what there is to go on from."""

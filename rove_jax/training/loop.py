@@ -15,7 +15,7 @@ from rove_jax.errors import RunError, UsageError
 from rove_jax.training import setup as setups
 from rove_jax.training import start as starts
 from rove_jax.training.agreement import Agreement
-from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.checkpoint import FOLDER, RETRY, SETTLE, Checkpoints
 from rove_jax.training.feed import Feed
 from rove_jax.training.journal import Journal
 from rove_jax.training.profile import Profile
@@ -198,13 +198,12 @@ class Trainer:
         while step < end and batch is not None and not self.agreement.signal:
             with profile.update(step):
                 state, metrics = update(state, batch)
-            metrics |= self.agreement.vote()
+            metrics |= self.agreement.vote(self.checkpoints.wish())
             batch = journal.fetch(feed, step + 2) if step + 1 < end else None
             if unread is not None:
                 journal.row(step, self.read(step, unread))
             step, unread = step + 1, metrics
             profile.updated(step, state)
-            self.checkpoints.check()
             validates, saves = self.due(step, end)
             if validates or saves or self.agreement.signal:
                 # Only a state whose own numbers have been read, and are finite, is validated and saved.
@@ -214,20 +213,27 @@ class Trainer:
                 # The row first: a kill in between then costs a row that is written again, not one that is missing.
                 journal.row(step, numbers, loss)
                 best = self.checkpoints.best_loss()
-                if saves or self.agreement.signal or (loss is not None and (best is None or loss < best)):
+                better = loss is not None and (best is None or loss < best)
+                if saves or ((better or self.agreement.signal) and not self.checkpoints.owed):
                     with journal.clock.pausing():
                         self.checkpoints.save(state, self.record, loss)
+                self.agreement.wish = 0  # about the write before
         if unread is not None:
             journal.row(step, self.read(step, unread))
-            self.checkpoints.save(state, self.record)
-        self.checkpoints.finish(state, self.record)
+            if not self.checkpoints.owed:
+                self.checkpoints.save(state, self.record)
+        self.checkpoints.finish(state, self.record, lambda: self.agreement.request.signal)
         return step
 
     def due(self, step: int, end: int) -> tuple[bool, bool]:
-        """Whether to validate, and whether to save, after `step` updates."""
+        """Whether to validate, and whether to save, after `step` updates; sees to a write that has come to its end."""
         every = self.settings.validation_every
         validates = bool(every) and (step % every == 0 or step == self.settings.steps)
-        return validates, step % self.settings.checkpoint_every == 0 or step == end or self.checkpoints.owed
+        if self.agreement.wish == SETTLE:
+            self.checkpoints.settle()
+        if self.checkpoints.owed:
+            return validates, self.agreement.wish == RETRY
+        return validates, step % self.settings.checkpoint_every == 0 or step == end
 
     def read(self, step: int, metrics: dict[str, jax.Array]) -> dict[str, float]:
         """The numbers of update `step`, waiting for them, without those that are not finite if the step was skipped.

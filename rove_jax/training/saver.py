@@ -1,14 +1,17 @@
-"""Writing one checkpoint at a time in the background, and hearing of how that went."""
+"""Writing one checkpoint at a time in the background, all processes of a run together, and hearing of how that went."""
 
 import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orbax.checkpoint as ocp
 from etils import epath
+
+from rove_jax import distributed
+from rove_jax.training.stored import first_line
 
 WRITE_FAULTS = (OSError, ValueError, RuntimeError)
 """What a failed write comes out of Orbax as: tensorstore reports a full disk as a ValueError."""
@@ -65,33 +68,61 @@ def one_line_for_many() -> Iterator[None]:
 
 
 class Saver:
-    """Begins to write, and says later whether that failed. Threads start with the first write."""
+    """Begins to write, and says later whether that failed. Threads start with the first write.
+
+    In a run of many processes a write fails in all of them or in none: what fails in one makes the barriers fail at
+    which Orbax, before and after it renames what is written, waits for the others.
+    """
+
+    READY, WRITTEN, RENAMED = range(1, 4)
+    """Stages of a write that have ended in all processes."""
 
     def __init__(self) -> None:
         self.arrays = {"params": Arrays(), "optimizer": Arrays()}
         self.checkpointer: ocp.AsyncCheckpointer | None = None
         self.error: BaseException | None = None
+        self.writes = 0
+        self.joint = distributed.Joint("no write")
         self.quiet = contextlib.ExitStack()
         self.fell = False
         """Whether a write has failed."""
 
-    def save(self, where: epath.Path, items: dict[str, Any], metadata: dict[str, Any]) -> None:
+    def save(
+        self, where: epath.Path, items: dict[str, Any], metadata: dict[str, Any], prepare: Callable[[], object]
+    ) -> None:
         """Begin to write trees of arrays by name, and `metadata`, to the new folder `where`, which appears when whole.
 
-        The arrays may be changed when this returns. Raises one of WRITE_FAULTS if the beginning fails already.
+        The arrays may be changed when this returns. Raises one of WRITE_FAULTS if the beginning fails already, or
+        `prepare`, which is called first; of many processes all raise if that fails in one, and are told of all else
+        later.
         """
         if self.checkpointer is None:
             handlers: dict[str, Any] = {"metadata": ocp.JsonCheckpointHandler(), **self.arrays}
-            options = ocp.AsyncOptions(timeout_secs=TIMEOUT_SECONDS)
+            options = ocp.AsyncOptions(timeout_secs=TIMEOUT_SECONDS, barrier_sync_fn=self.barrier)
             self.quiet.enter_context(one_line_for_many())
             self.checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**handlers), async_options=options)
         args = {"metadata": ocp.args.JsonSave(metadata), **{name: ArraysArgs(tree) for name, tree in items.items()}}
+        self.writes += 1
+        self.joint = distributed.Joint(f"write {self.writes}")
+        try:
+            prepare()
+        except WRITE_FAULTS as error:
+            self.joint.fail(first_line(error))
+            raise
+        self.joint.end_stage()
         try:
             self.checkpointer.save(where, args=ocp.args.Composite(**args))
-        except WRITE_FAULTS:
+        except WRITE_FAULTS as error:
             self.fell = True
             self.join()
-            raise
+            if self.joint.over:
+                raise
+            self.note(error)  # the others have begun
+
+    def barrier(self, *, key: str, timeout_ms: int) -> None:
+        """What Orbax calls, in its thread, to wait for the other processes."""
+        del key
+        self.joint.end_stage(timeout_ms)
 
     def failed(self) -> bool:
         """Whether the write has failed so far, without waiting for it."""
@@ -99,8 +130,17 @@ class Saver:
             try:
                 self.checkpointer.check_for_errors()
             except WRITE_FAULTS as error:
-                self.error = error
+                self.note(error)
         return self.error is not None
+
+    def ended(self, where: epath.Path) -> bool:
+        """Whether the write to `where` is done or has failed, at the price of a look at the disk."""
+        return self.failed() or (where.exists() if self.joint.client is None else self.joint.stage == self.RENAMED)
+
+    def note(self, error: BaseException) -> None:
+        """Remember what a write failed with, and let the others know."""
+        self.error = error
+        self.joint.fail(first_line(error))
 
     def wait(self) -> None:
         """Return when the write is done. Raises what it failed with, once no thread writes to its folder any more."""
@@ -110,7 +150,7 @@ class Saver:
             try:
                 self.checkpointer.wait_until_finished()
             except WRITE_FAULTS as error:
-                self.error = error
+                self.note(error)
         error, self.error = self.error, None
         if error is not None:
             self.fell = True
