@@ -1,0 +1,159 @@
+"""The RoPE product: a score as a function of distance, from a query and a key, or from amplitudes and phases."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Complex, Float, Num, Shaped
+
+from rove_jax.config import Rotary, Scaling
+from rove_jax.errors import UsageError, require
+from rove_jax.scaling import scaled_frequencies
+
+Pairing = Literal["half", "interleaved"]
+Phases = Literal["aligned", "golden", "root2", "ripple", "wave", "uniform"]
+
+CHUNK = 1024
+"""Distances that are formed at once."""
+
+
+class Coefficients(NamedTuple):
+    """A query and a key as z, complex128 [..., h], and what the channels that do not turn add to every score."""
+
+    z: np.ndarray
+    constant: np.ndarray
+
+    @property
+    def amplitude(self) -> np.ndarray:
+        """a_n = |z_n|, float64 [..., h]."""
+        return np.abs(self.z)
+
+    @property
+    def phase(self) -> np.ndarray:
+        """phi_n = arg z_n in [0, 2 pi), float64 [..., h]."""
+        return np.angle(self.z) % (2 * np.pi)
+
+
+def rope_frequencies(h: int, base: float, scaling: Scaling | None = None) -> Float[np.ndarray, " h"]:
+    """Radians per position of `h` pairs, w_n = base^(-n / h), scaled by the rule `scaling`: float64 [h]."""
+    require(h >= 1, "h", h, "must be at least 1")
+    return scaled_frequencies(Rotary(base=base, scaling=scaling or Scaling()), 2 * h)
+
+
+def phase_set(name: Phases, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
+    """Phases of `h` pairs by name, float64 [h].
+
+    aligned: 0, a score that decays as far as it can; golden and root2: 2 pi frac(n (sqrt(5) - 1) / 2) and
+    2 pi frac(n sqrt(2)), spread evenly and the same everywhere; ripple and wave: 0.1 sin n and 0.5 sin n; uniform:
+    drawn from `seed`.
+    """
+    n = np.arange(h, dtype=np.float64)
+    if name == "aligned":
+        return np.zeros(h)
+    if name in ("golden", "root2"):
+        return 2 * np.pi * (n * ((np.sqrt(5.0) - 1) / 2 if name == "golden" else np.sqrt(2.0)) % 1.0)
+    if name in ("ripple", "wave"):
+        return (0.1 if name == "ripple" else 0.5) * np.sin(n)
+    if name == "uniform":
+        return np.random.default_rng(seed).uniform(0, 2 * np.pi, h)
+    raise UsageError(f"phases = {name!r}: must be aligned, golden, root2, ripple, wave or uniform")
+
+
+def coefficients(phases: np.ndarray, amplitude: float | np.ndarray = 1.0) -> Complex[np.ndarray, "*batch h"]:
+    """z_n = a_n exp(i phi_n), complex128 of the shape of `phases`."""
+    return amplitude * np.exp(1j * np.asarray(phases, np.float64))
+
+
+def channel_pairs(x: np.ndarray, pairing: Pairing, dims: int | None = None) -> Complex[np.ndarray, "*batch h"]:
+    """The first `dims` channels (None: all) of `x` [..., H] as complex pairs x1 + i x2, complex128 [..., dims / 2]."""
+    x = np.asarray(x, np.float64)
+    size = x.shape[-1] if dims is None else dims
+    require(size % 2 == 0 and 0 <= size <= x.shape[-1], "rotary_dim", size, f"must be even, at most {x.shape[-1]}")
+    if pairing == "half":
+        return x[..., : size // 2] + 1j * x[..., size // 2 : size]
+    if pairing == "interleaved":
+        return x[..., 0:size:2] + 1j * x[..., 1:size:2]
+    raise UsageError(f"pairing = {pairing!r}: must be half or interleaved")
+
+
+def qk_coefficients(
+    query: Shaped[np.ndarray, "*batch H"],
+    key: Shaped[np.ndarray, "*batch H"],
+    pairing: Pairing,
+    rotary_dim: int | None = None,
+) -> Coefficients:
+    """What the score of a query and a key, both before rotation, depends on: z_n = Q_n conj(K_n).
+
+    Args:
+      query, key: any float type, [..., H], of shapes that broadcast.
+      pairing: which channels form pair n: (n, n + rotary_dim / 2) for half, (2n, 2n + 1) for interleaved. The same
+        vectors have other amplitudes and phases under the other one.
+      rotary_dim: how many leading channels turn (None: all); the dot product of the rest is `constant`.
+    """
+    query, key = np.asarray(query, np.float64), np.asarray(key, np.float64)
+    require(query.shape[-1] == key.shape[-1], "key.shape", key.shape, f"must end in {query.shape[-1]}, as the query's")
+    turning = query.shape[-1] if rotary_dim is None else rotary_dim
+    z = channel_pairs(query, pairing, turning) * np.conj(channel_pairs(key, pairing, turning))
+    return Coefficients(z, np.sum(query[..., turning:] * key[..., turning:], axis=-1))
+
+
+def rope_product(
+    z: Num[np.ndarray, "*batch h"],
+    frequencies: Float[np.ndarray, " h"],
+    distances: Shaped[np.ndarray, " T"],
+    *,
+    constant: float | np.ndarray = 0.0,
+) -> Float[np.ndarray, "*batch T"]:
+    """S(m) = constant + Re sum_n z_n exp(i m w_n) at every distance: float64 [..., T]. The reference."""
+    check_pairs(z, frequencies)
+    z, m = np.asarray(z, np.complex128), np.asarray(distances, np.float64)
+    out = np.empty((*z.shape[:-1], len(m)))
+    for first in range(0, len(m), CHUNK):
+        angle = m[first : first + CHUNK, None] * frequencies
+        out[..., first : first + CHUNK] = np.real(z) @ np.cos(angle).T - np.imag(z) @ np.sin(angle).T
+    return out + np.asarray(constant)[..., None]
+
+
+def rope_scores(
+    z: Num[np.ndarray, "*batch h"],
+    frequencies: Float[np.ndarray, " h"],
+    length: int,
+    *,
+    constant: float | np.ndarray = 0.0,
+) -> Float[Array, "*batch M"]:
+    """`rope_product` at the distances 0..length - 1, on the device, in chunks: float32 [..., length].
+
+    The error is that of a float32 sum, about 1e-7 of sum |z|, whatever the distance: angles are formed on the host in
+    float64, for every CHUNK-th distance and for those of one chunk, and only products of their cosines in float32.
+    """
+    check_pairs(z, frequencies)
+    require(length >= 1, "length", length, "must be at least 1")
+    z = np.asarray(z, np.complex128)
+    rows = z.reshape(-1, z.shape[-1])
+    coarse = np.exp(1j * np.outer(np.arange(0, length, CHUNK), frequencies))
+    fine = np.exp(1j * np.outer(np.arange(min(CHUNK, length)), frequencies))
+    parts = [np.stack([np.real(x), np.imag(x)]).astype(np.float32) for x in (rows, coarse, fine)]
+    added = np.broadcast_to(np.asarray(constant, np.float32), z.shape[:-1]).reshape(-1)
+    return _scores(*parts, added, length).reshape(*z.shape[:-1], length)
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def _scores(rows: Array, coarse: Array, fine: Array, constant: Array, length: int) -> Array:
+    def chunk(turn: Array) -> Array:
+        real = rows[0] * turn[0][None] - rows[1] * turn[1][None]
+        imaginary = rows[0] * turn[1][None] + rows[1] * turn[0][None]
+        product = functools.partial(jnp.matmul, precision="highest")
+        return product(real, fine[0].T) - product(imaginary, fine[1].T)
+
+    chunks = jax.lax.map(chunk, jnp.swapaxes(coarse, 0, 1))
+    return jnp.swapaxes(chunks, 0, 1).reshape(rows.shape[1], -1)[:, :length] + constant[:, None]
+
+
+def check_pairs(z: np.ndarray, frequencies: np.ndarray) -> None:
+    """Raise `UsageError` unless there is one frequency for each pair."""
+    h = np.shape(z)[-1]
+    require(
+        np.shape(frequencies) == (h,), "frequencies.shape", np.shape(frequencies), f"must be ({h},), as z has pairs"
+    )
