@@ -1,29 +1,28 @@
-"""Requests in, scores out: how likely a model finds given continuations of given contexts."""
+"""Requests in, scores out: how likely a model finds given continuations of given contexts.
 
-import functools
-from collections.abc import Callable, Sequence
+What is under every evaluation by likelihood. See `packing` for how requests share rows and beginnings.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
+from jax.experimental.multihost_utils import process_allgather
 
+from rove_jax import config, sharding
 from rove_jax.config import Model
-from rove_jax.evaluation.scorer import compute_config
-from rove_jax.models import functional
+from rove_jax.errors import require
+from rove_jax.evaluation import packing
+from rove_jax.evaluation.packing import Request, Row, Strip
+from rove_jax.evaluation.scorer import branch, compute_config, likelihoods, read
 
-SHORTEST = 32
-TOKENS_PER_BATCH = 16_384
+__all__ = ["Engine", "Request", "Score"]
 
-
-class Request(NamedTuple):
-    """What is to be scored."""
-
-    context: np.ndarray
-    """int32 tokens, at least one; end-of-text stands for an empty one."""
-    continuation: np.ndarray
-    """int32 tokens, at least one: those that are scored."""
+TOKENS_PER_BATCH = {"cpu": 2048}
+"""Tokens that one device reads at once; 16,384 on other platforms."""
+FEWEST_SCORED = 32
+"""Positions of a row for which logits are formed: this, or 2, 4, ... times as many."""
 
 
 class Score(NamedTuple):
@@ -36,46 +35,152 @@ class Score(NamedTuple):
 
 
 class Engine:
-    """Scores requests with one model, whatever their number, order and lengths."""
+    """Scores requests with one model, whatever their number, order and lengths, on all devices of a mesh.
 
-    def __init__(self, cfg: Model, params: dict, *, batch_size: int | None = None, mesh: Any = None) -> None:
-        self.cfg, self.params, self.batch_size = cfg, params, batch_size
+    With several processes each calls `score` with the same requests, and each gets all scores.
+    """
+
+    def __init__(
+        self,
+        cfg: Model,
+        params: dict,
+        *,
+        batch_size: int | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+    ) -> None:
+        """Place the parameters.
+
+        Args:
+            cfg: the model, its frequency scaling chosen; `attention` may still be "auto".
+            params: the parameters of `cfg`, the same in all processes; each device gets a copy.
+            batch_size: rows that all devices read at once; None: `TOKENS_PER_BATCH` tokens a device.
+            mesh: None: all devices, along `data`.
+        """
+        require(batch_size is None or batch_size >= 1, "batch_size", batch_size, "must be at least 1")
+        self.mesh = sharding.make_mesh(config.Mesh(data=-1)) if mesh is None else mesh
+        self.cfg, self.batch_size = cfg, batch_size
+        whole = sharding.replicated(self.mesh)
+        self.params = jax.tree.map(lambda leaf: self.put(leaf, whole), params)
+
+    def put(self, array: Any, where: jax.sharding.NamedSharding) -> jax.Array:
+        """An array that all processes have alike, laid out over the mesh."""
+        if jax.process_count() == 1:
+            return jax.device_put(array, where)
+        if isinstance(array, jax.Array) and array.sharding == where:
+            return array
+        host = np.asarray(array)
+        return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+    def reading(self, cfg: Model) -> "Engine":
+        """The same parameters read as another model, so with other rotations."""
+        return Engine(cfg, self.params, batch_size=self.batch_size, mesh=self.mesh)
 
     def score(
-        self, requests: Sequence[Request], advance: Callable[[int], object] = lambda done: None
+        self,
+        requests: Sequence[Request],
+        advance: Callable[[int], object] = lambda done: None,
+        *,
+        length: int | None = None,
     ) -> list[Score]:
-        """A score for each request, in their order. Nothing is cut off: see `fit` for those that are too long."""
-        scores: list[Any] = [None] * len(requests)
-        sizes = [len(r.context) + len(r.continuation) - 1 for r in requests]
-        buckets: dict[int, list[int]] = {}
-        for place in sorted(range(len(requests)), key=sizes.__getitem__):
-            buckets.setdefault(max(SHORTEST, 1 << (sizes[place] - 1).bit_length()), []).append(place)
-        for length, places in buckets.items():
-            rows = self.batch_size or max(1, TOKENS_PER_BATCH // length)
-            rows = min(rows, 1 << (len(places) - 1).bit_length())
-            model = compute_config(self.cfg, self.params, batch=rows, length=length)
-            for first in range(0, len(places), rows):
-                part = places[first : first + rows]
-                tokens_bt = np.zeros((rows, length + 1), np.int32)
-                for row, place in zip(tokens_bt, part):
-                    row[: sizes[place] + 1] = np.concatenate(requests[place])
-                nll_bt, greedy_bt = map(np.asarray, likelihoods(model, self.params, tokens_bt))
-                for row, place in enumerate(part):
-                    which = slice(sizes[place] - len(requests[place].continuation), sizes[place])
-                    scores[place] = Score(nll_bt[row, which], greedy_bt[row, which])
-                advance(len(part))
+        """A score for each request, in their order. Nothing is cut off: see `overlong` for those that are too long.
+
+        Args:
+            advance: told how many requests each batch finished (a progress bar's `update`).
+            length: give each request a row of its own of so many tokens, which suits requests of one length. They have
+                at most one more, since the last one is only predicted. None: rows are shared.
+        """
+        scores = [
+            Score(np.empty(len(r.continuation), np.float32), np.empty(len(r.continuation), bool)) for r in requests
+        ]
+        forest = packing.trees(requests, shares=length is None and self.cfg.window is None)
+        if length is None:
+            rows = packing.rows(forest)
+        else:
+            rows = [Row(length) for _ in forest]
+            for row, tree in zip(rows, forest):
+                row.add(tree)
+        largest: dict[int, int] = {}
+        for row in rows:
+            largest[row.length] = largest.get(row.length, 0) + 1
+        waiting = None  # one batch is read while the next is laid out
+        rows_of = {size: self.batch_rows(size, count) for size, count in largest.items()}
+        for part, tokens in packing.batches(rows, rows_of):
+            results = list(self.run(part, tokens, rows_of[part[0].length], requests, packed=length is None))
+            if waiting is not None:
+                advance(self.collect(waiting, scores))
+            waiting = results
+        if waiting is not None:
+            advance(self.collect(waiting, scores))
         return scores
 
+    def batch_rows(self, length: int, count: int) -> int:
+        """Rows of a batch, of which there are `count` in all: a multiple of the devices, and as few as do."""
+        ways = sharding.batch_ways(self.mesh)
+        tokens = TOKENS_PER_BATCH.get(self.mesh.devices.flat[0].platform, 16_384)
+        most = max(1, tokens // length) if self.batch_size is None else -(-self.batch_size // ways)
+        return ways * min(most, packing.power(-(-count // ways)))
 
-@functools.partial(jax.jit, static_argnums=0)
-def likelihoods(cfg: Model, params: dict, tokens_bt: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of [B, T+1] tokens all but the first: (nats, whether each is the most likely one), [B, T]."""
-    hidden_btd = functional.apply(cfg, params, tokens_bt[:, :-1]).hidden
+    def run(
+        self, rows: list[Row], tokens: int, count: int, requests: Sequence[Request], *, packed: bool
+    ) -> Iterator[tuple[list[Strip], Any]]:
+        """(strips, their likelihoods) of every pass over a batch of `count` rows, with rounds of `tokens` tokens."""
+        length, places = rows[0].length, sharding.batch(self.mesh)
+        local = count // sharding.batch_ways(self.mesh)
+        with jax.set_mesh(self.mesh):
+            cfg = compute_config(self.cfg, self.params, batch=local, length=length, packed=packed)
+            strips = [row.prefixes for row in rows]
+            arrays = [self.put(array, places) for array in laid_out(strips, count, length)]
+            hidden_btd, store = read(cfg, packed, tokens, self.params, *arrays)
+            yield strips, self.likely(hidden_btd, strips, requests)
+            for number in range(max(len(row.rounds) for row in rows)):
+                strips = [row.rounds[number] if number < len(row.rounds) else Strip() for row in rows]
+                arrays = [self.put(array, places) for array in laid_out(strips, count, tokens)]
+                cfg = compute_config(self.cfg, self.params, batch=local, length=length + tokens, masked=True)
+                hidden_btd, store = branch(cfg, self.params, store, *arrays)
+                yield strips, self.likely(hidden_btd, strips, requests)
 
-    def part(given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        logits_bv = functional.unembed(cfg, params, given[0])
-        nll_b = optax.softmax_cross_entropy_with_integer_labels(logits_bv, given[1])
-        return nll_b, jnp.argmax(logits_bv, axis=-1) == given[1]
+    def likely(self, hidden_btd: jax.Array, strips: list[Strip], requests: Sequence[Request]) -> Any:
+        """(nats, whether greedy), [B, N], of what the spans of each strip ask for, one after another."""
+        most = max(sum(span.count for span in strip.spans) for strip in strips)
+        if most == 0:
+            return None
+        width = min(packing.power(most, FEWEST_SCORED), max(hidden_btd.shape[1], most))
+        index_bn = np.zeros((hidden_btd.shape[0], width), np.int32)
+        target_bn = np.zeros_like(index_bn)
+        for row, strip in enumerate(strips):
+            at = 0
+            for request, offset, first, count in strip.spans:
+                index_bn[row, at : at + count] = np.arange(first, first + count)
+                target_bn[row, at : at + count] = requests[request].continuation[offset : offset + count]
+                at += count
+        places = sharding.batch(self.mesh)
+        asked = self.put(index_bn, places), self.put(target_bn, places)
+        return likelihoods(self.cfg, self.params, hidden_btd, *asked)
 
-    nll_tb, greedy_tb = jax.lax.map(part, (hidden_btd.swapaxes(0, 1), tokens_bt[:, 1:].swapaxes(0, 1)), batch_size=None)
-    return nll_tb.T, greedy_tb.T
+    def collect(self, passes: list[tuple[list[Strip], Any]], scores: list[Score]) -> int:
+        """Put the likelihoods of a batch where they belong; how many requests end in it."""
+        done: set[int] = set()
+        for strips, found in passes:
+            if found is None:
+                continue
+            if jax.process_count() > 1:
+                found = process_allgather(found, tiled=True)
+            nll_bn, greedy_bn = map(np.asarray, found)
+            for row, strip in enumerate(strips):
+                at = 0
+                for request, offset, _, count in strip.spans:
+                    scores[request].nlls[offset : offset + count] = nll_bn[row, at : at + count]
+                    scores[request].greedy[offset : offset + count] = greedy_bn[row, at : at + count]
+                    at += count
+                    done.add(request)
+        return len(done)
+
+
+def laid_out(strips: Sequence[Strip], rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(tokens, positions, segments) of a pass, int32 [rows, width]; segment 0 where nothing stands."""
+    arrays = tuple(np.zeros((rows, width), np.int32) for _ in range(3))
+    for row, strip in enumerate(strips):
+        for array, parts in zip(arrays, (strip.tokens, strip.positions, strip.segments)):
+            if parts:
+                array[row, : strip.size] = np.concatenate(parts)
+    return arrays

@@ -43,9 +43,7 @@ def fit(
         if overlong == "yarn":
             size = sum(map(len, request))
             factor = 1 << max(0, -(-size // training_length) - 1).bit_length()
-            model = scaled(
-                cfg, "yarn", training_length=training_length, length=length or factor * training_length
-            )
+            model = scaled(cfg, "yarn", training_length=training_length, length=length or factor * training_length)
         part = parts.setdefault(model, Part(model, [], []))
         part.places.append(place)
         part.requests.append(request)

@@ -10,8 +10,8 @@ from rove_jax.config import Model
 from rove_jax.data.prepared import Document
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import RunError
+from rove_jax.evaluation.engine import Engine, Request
 from rove_jax.evaluation.protocol import Protocol, Window, scaled, sequences
-from rove_jax.evaluation.scorer import token_nlls
 
 RESAMPLES = 1000
 
@@ -39,6 +39,7 @@ def perplexities(
         advance: told how many windows were scored. `window_count` says how many there will be.
     """
     records = []
+    engine = Engine(cfg, params)
     values = protocol.value_scaling == "same"
     for length in protocol.lengths:
         parts = [sequences(document.tokens, length, protocol, eot) for document in documents]
@@ -46,9 +47,9 @@ def perplexities(
         for rule in protocol.scalings:
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
-                rows = [row for part in parts for _, row in part]
-                nlls = iter(token_nlls(model, params, rows, length=length, advance=advance))
-                windows = [[(window, row, next(nlls)) for window, row in part] for part in parts]
+                requests = [Request(row[:1], row[1:]) for part in parts for _, row in part]
+                scores = iter(engine.reading(model).score(requests, advance, length=length))
+                windows = [[(window, row, next(scores).nlls) for window, row in part] for part in parts]
                 scored[model] = measure(windows, [d.id for d in documents], length, training_length, token_bytes)
             records.append(
                 {
