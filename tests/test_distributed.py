@@ -30,9 +30,13 @@ def work():
 
 distributed.Peers.GRACE, distributed.Peers.LINGER = 0.5, 2.0
 with StopRequest():
-    train.together(distributed.initialize("on", heartbeat_seconds=2), work)
+    train.together(distributed.initialize("on", heartbeat_seconds=2, join_seconds=20), work)
 """
 """A program of one process of many, without arrays."""
+
+
+BEFORE = "import os; os.environ['JAX_PROCESS_ID'] == '1' and exit(3)"
+"""One of them fails with this."""
 
 
 class Processes:
@@ -168,6 +172,15 @@ def test_an_abort_that_is_our_own_stays_one(processes):
 
 
 @pytest.mark.slow
+def test_a_process_that_fails_before_it_joins_is_named_by_the_others(processes):
+    processes.start(3, ["-c", BEFORE + TOGETHER.format(work="pass").replace("seconds=20", "seconds=5")])
+    assert processes.codes(60) == [75, 3, 75]
+    for index in (0, 2):
+        [line] = processes.errors(index)
+        assert "process 1 of 3 did not come within 5 s" in line and processes.outputs[index].read_text().strip() == line
+
+
+@pytest.mark.slow
 def test_a_signal_is_heard_while_others_have_not_come(processes):
     processes.start(2, ["-c", TOGETHER.format(work="pass")])
     processes.running[1].kill()
@@ -238,6 +251,63 @@ def test_a_signal_to_one_process_saves_the_same_step_in_all(processes, command, 
     assert processes.codes(60) == [143, 143], processes.said()
     last = rows(workdir, "step")[-1][0]
     assert saved_steps(workdir) == [last] and last > 3
+
+
+FAILING = """
+import errno, os, resource, sys
+import orbax.checkpoint as ocp
+from rove_jax.cli import train
+from rove_jax.training import retries
+from rove_jax.training.saver import Saver
+
+retries.PAUSES = (0.5, 0.5, 0.5)
+index, write, save, finalize = os.environ["JAX_PROCESS_ID"], 0, Saver.save, ocp.CompositeCheckpointHandler.finalize
+
+def full():
+    raise OSError(errno.ENOSPC, "no space at all")
+
+def limited(self, where, items, metadata, prepare):
+    global write
+    write += 1
+    limit = 10_000 if index == "1" and (write == 2 or write > 6) else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    save(self, where, items, metadata, full if index == "1" and write == 3 else prepare)
+
+def finalized(self, directory):
+    if write == 5:
+        full()
+    finalize(self, directory)
+
+Saver.save, ocp.CompositeCheckpointHandler.finalize = limited, finalized
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_in_one_process_is_tried_again_by_all(processes, command, tmp_path):
+    """Process 1 cannot write arrays, then has no room; later process 0 cannot rename; then process 1 never can."""
+    words = ["-c", FAILING, *command("--workdir", tmp_path / "run", "--mesh.fsdp", 2)[2:]]
+    long = ("--training.steps", 10**6, "--training.validation-every", 0, "--training.checkpoint-every", 5)
+    processes.start(2, [*words, *map(str, long)])
+    assert processes.codes() == [1, 1], processes.said()
+    said = [line for line in processes.outputs[0].read_text().splitlines() if "trying again in 0.5 s" in line]
+    for line, why, count in zip(
+        said,
+        [
+            "process 1: ValueError: ",
+            "process 1: OSError: [Errno 28] no space at all",
+            "OSError: [Errno 28] no space at all",
+            *["process 1: ValueError: "] * 3,
+        ],
+        [1, 2, 1, 1, 2, 3],
+        strict=True,
+    ):
+        assert why in line and line.endswith(f"({count} of 3)"), line
+    saved = saved_steps(tmp_path / "run")
+    assert len(saved) == 2 and saved[0] > 5, "the first two that could be saved are behind it"
+    for index in (0, 1):
+        [line] = processes.errors(index)
+        assert "failed (" in line and line.endswith(f"the last good checkpoint is step {saved[-1]}")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rove_jax import config, distributed, recipes
+from rove_jax import config, distributed, recipes, storage
 from rove_jax.cli import exits
 from rove_jax.errors import UsageError, nearest
 from rove_jax.training.stop import StopRequest
@@ -35,7 +35,12 @@ def parser() -> exits.Parser:
         "--evaluation.no-at-end. `--fields` lists them.",
     )
     top.add_argument("--config", type=Path, required=True, metavar="FILE", help="the recipe: a Python file")
-    top.add_argument("--workdir", type=Path, metavar="DIR", help="folder of the run, new or to go on with")
+    top.add_argument(
+        "--workdir",
+        type=Path,
+        metavar="DIR",
+        help="folder of the run, new or to go on with, on a disk or gs://BUCKET/...",
+    )
     top.add_argument("--dry-run", action="store_true", help="print what would run, make nothing, and stop")
     top.add_argument("--fields", action="store_true", help="list the fields of a recipe, and stop")
     top.add_argument(
@@ -66,12 +71,15 @@ def train(argv: Sequence[str]) -> int:
         settings = recipes.load(arguments.config, ["--help"] if arguments.fields else overrides)
         if arguments.profile < 0:
             raise UsageError(f"--profile {arguments.profile}: must be a number of steps")
-        if arguments.workdir is None and not arguments.dry_run:
+        if arguments.workdir is not None:
+            arguments.workdir = storage.place(arguments.workdir)
+        elif not arguments.dry_run:
             raise UsageError("--workdir DIR is needed: a new folder, or that of a run to go on with")
         distributed.keep_freed_memory()
         peers = distributed.initialize(
             arguments.distributed,
             heartbeat_seconds=settings.training.heartbeat_seconds,
+            join_seconds=settings.training.join_seconds,
             processes=settings.mesh.processes,
         )
 

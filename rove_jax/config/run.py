@@ -168,6 +168,8 @@ class Training:
     """How long one batch may take to come before the run ends and names the source."""
     heartbeat_seconds: int = 10
     """With many processes: silence of one after which all the others end."""
+    join_seconds: int = 120
+    """With many processes: how long those that have started wait for the others."""
 
     def __post_init__(self) -> None:
         require_choice("training.on_nonfinite", self.on_nonfinite, Literal["stop", "skip"])
@@ -175,6 +177,7 @@ class Training:
         require(timeout > 0, "training.data_timeout_seconds", timeout, "must be above 0")
         beat = self.heartbeat_seconds
         require(1 <= beat <= 3600, "training.heartbeat_seconds", beat, "must lie in [1, 3600]")
+        require(self.join_seconds >= 1, "training.join_seconds", self.join_seconds, "must be at least 1")
         for name in (
             "steps",
             "batch_size",

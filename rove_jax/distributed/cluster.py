@@ -17,11 +17,14 @@ SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROC
 """What `srun` sets for each task. Within an allocation, but outside of a step, some of them are there as well."""
 
 
-def initialize(mode: Mode = "auto", *, heartbeat_seconds: int = 10, processes: int | None = None) -> Peers | None:
+def initialize(
+    mode: Mode = "auto", *, heartbeat_seconds: int = 10, join_seconds: int = 120, processes: int | None = None
+) -> Peers | None:
     """Join the other processes of a run, and return what keeps watch over them; None in a run of one process.
 
     With "auto", others are looked for where something says that there are some (see `find`); with "on" there must be
-    some; with "off" nothing is looked for. A process that is silent for `heartbeat_seconds` is taken for dead.
+    some; with "off" nothing is looked for. They are waited for `join_seconds`; a process that is silent for
+    `heartbeat_seconds` is taken for dead.
     Must come before anything that looks at devices.
 
     Raises `UsageError` if there is nobody to join, if the environment contradicts itself, or if the run has not
@@ -32,7 +35,7 @@ def initialize(mode: Mode = "auto", *, heartbeat_seconds: int = 10, processes: i
     if found is None and mode == "on":
         by_hand = f"set {ADDRESS} (host:port of process 0), {' and '.join(NUMBERS)}"
         raise UsageError(f"--distributed on: no other process to join; {by_hand}, or start it by srun or on a TPU pod")
-    peers = Peers.join(heartbeat_seconds, **found) if found is not None else None
+    peers = Peers.join(heartbeat_seconds, join_seconds=join_seconds, **found) if found is not None else None
     try:
         check_count(processes, 1 if peers is None else peers.count)
     except UsageError as error:

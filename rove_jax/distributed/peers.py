@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from rove_jax.distributed import gathering
 from rove_jax.errors import RunError, UsageError
 
 DIED = 75
@@ -24,6 +25,8 @@ DIED = 75
 
 STOPPED = (130, 143)
 """Codes of a process that was asked to stop; the others then end with the same."""
+
+PLACE = ("coordinator_address", "num_processes", "process_id", "cluster_detection_method")
 
 ENDED = "rove/ended"
 """Key under which the first process that fails leaves its number and its exit code."""
@@ -52,21 +55,35 @@ class Peers:
         threading.Thread(target=self.watch, name="peers", daemon=True).start()
 
     @classmethod
-    def join(cls, heartbeat_seconds: int, *, timeout_seconds: int = 300, **where: Any) -> "Peers | None":
+    def join(cls, heartbeat_seconds: int, *, join_seconds: int, **where: Any) -> "Peers | None":
         """Meet the others, `where` as `jax.distributed.initialize` has it. None if this process turns out to be alone.
 
-        Ends the process with code 75 and one line if they do not all come in `timeout_seconds`. A signal is heard.
+        Ends the process with code 75 and one line that names those who do not come in `join_seconds`. A signal is
+        heard.
         """
         import jax
-        from jax._src import distributed  # the client is not public (jax 0.10 to 0.12); orbax takes it from here too
+        from jax._src import (
+            clusters,
+            distributed,
+        )  # not public (jax 0.10 to 0.12); orbax takes the client from here too
 
         # The service would catch SIGTERM in place of our own handler, which knows Ctrl-C as well.
         jax.config.update("jax_enable_preemption_service", False)
         # On a CPU, programs that wait for other processes at the same time can take each other's threads (jax 0.10.2).
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-        missing = f"the processes of the run did not all come together in {timeout_seconds} s"
+        address, count, index, method = (where.get(name) for name in PLACE)
+        if method != "deactivate":
+            detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+            address, count, index, _ = detect(address, count, index, None, method, join_seconds)
+        if address is not None and count is not None and index is not None:  # else jax says what it lacks
+            try:
+                gathering.gather(address, index, count, join_seconds)
+            except gathering.Missing as error:
+                say(f"{error}; look at its output for the reason{GO_ON}")
+                os._exit(DIED)
+        missing = f"the processes of the run did not all come together in {join_seconds} s"
         on_abort(lambda: (say(missing + GO_ON), os._exit(DIED)))
-        timeouts = {"heartbeat_timeout_seconds": heartbeat_seconds, "initialization_timeout": timeout_seconds}
+        timeouts = {"heartbeat_timeout_seconds": heartbeat_seconds, "initialization_timeout": join_seconds}
         attend(lambda: jax.distributed.initialize(**timeouts, **where))
         state = distributed.global_state
         if state.num_processes == 1:

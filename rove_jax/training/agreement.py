@@ -32,7 +32,7 @@ class Agreement:
         self.together = jax.process_count() > 1
         if self.together:
             where = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-            self.votes = {
+            self.votes: dict[tuple[int, int], jax.Array] = {
                 vote: jax.make_array_from_callback(
                     (mesh.size, 2), where, lambda _, vote=vote: np.array([vote], np.int32)
                 )
