@@ -1,5 +1,6 @@
 """Preparation that is killed or finds no room, and datasets that are missing or damaged: one line, no halves."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -166,9 +167,14 @@ def test_damage_is_seen_at_the_start(books, tmp_path, damage, says):
     _, data, dataset = books
     folder = copy(dataset, tmp_path)
     damage(folder, folder / dataset.manifest["shards"]["train_windows"][0][0])
-    with pytest.raises(UsageError, match=says + ".*rove-prepare") as caught:
+    with pytest.raises(UsageError, match=says + ".*with: rove-prepare files --path ") as caught:
         prepared.load(folder, data)
     one_line(caught.value)
+    # A recipe that names the folder need not name what it was made from, which is `sotu` then.
+    named = dataclasses.replace(data, source="sotu", path=None, prepared=str(folder))
+    made = "" if damage is unlist or says.endswith("None") else ", from books0"
+    with pytest.raises(UsageError, match=f"{says}.*with the rove-prepare command that made it{made}$"):
+        prepare.ensure(named)
 
 
 def test_a_changed_byte_is_seen_when_it_is_read(books, tmp_path):

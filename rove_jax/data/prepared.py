@@ -158,8 +158,9 @@ def load(folder: Path, data: Data) -> Prepared:
             f"ArrayRecord form with {data.tokenizer} tokens and windows of {data.context_length}; {how}"
         ) from error
     except ValueError as error:
-        raise UsageError(f"{folder / MANIFEST}: damaged ({error}); delete the folder and {how}") from error
-    version = manifest.get("format") if isinstance(manifest, dict) else None
+        raise UsageError(f"{folder / MANIFEST}: damaged ({error}); delete the folder and {again({}, data)}") from error
+    manifest = manifest if isinstance(manifest, dict) else {}
+    version, how = manifest.get("format"), again(manifest, data)
     if version != FORMAT:
         raise UsageError(f"{folder}: has format {version}, and this version reads {FORMAT}; delete it and {how}")
     digest = manifest.pop("digest", None)
@@ -174,9 +175,17 @@ def load(folder: Path, data: Data) -> Prepared:
         if manifest[field] != wanted:
             raise UsageError(
                 f"data.{field} = {wanted!r}: {folder} was prepared with {manifest[field]!r}; change one, or choose "
-                f"another folder and {how.replace(str(folder), 'DIR')}"
+                f"another folder and {how}"
             )
     return Prepared(folder, manifest)
+
+
+def again(manifest: dict[str, Any], data: Data) -> str:
+    """What to do to have a dataset once more that said `manifest` of itself, or nothing that can be read."""
+    source = manifest.get("source") if data.prepared or data.mixture else data.source
+    if source != data.source:  # of a recipe that names a dataset, the source need not be what it was made from
+        return f"prepare it with the rove-prepare command that made it{f', from {source}' if source else ''}"
+    return f"prepare it with: {command(data, 'DIR')}"
 
 
 def command(data: Data, folder: Path | str) -> str:

@@ -41,13 +41,8 @@ def evaluate_run(workdir: str | Path, *, step: Step = "last") -> dict:
 
 def reached(run: Run, protocol: Protocol) -> tuple[int, ...]:
     """Those of the protocol's lengths that some document has."""
-    documents = open_data(run).documents(protocol.split)
-    unscored = 1 if protocol.prefix == "none" else 0
-    longest = 0
-    for place in range(len(documents)):
-        longest = max(longest, len(documents[place].tokens) - unscored)
-        if longest >= max(protocol.lengths):
-            break
+    lengths = open_data(run).documents(protocol.split).lengths()
+    longest = int(lengths.max(initial=0)) - (1 if protocol.prefix == "none" else 0)
     return tuple(length for length in protocol.lengths if length <= longest)
 
 
