@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
@@ -53,10 +54,13 @@ def one_way(dtype: str | None, tolerance: float | None) -> None:
 
 
 def groups(scores: Float[np.ndarray, " T"], dtype: str) -> Int[np.ndarray, " T"]:
-    """A number for each distance, the same where the scores are the same in `dtype`: int64 [T], 0..groups - 1."""
+    """A number for each distance, the same where the scores are the same in `dtype`: int64 [T], small ones."""
     values = quantize(scores, dtype)
     require(bool(np.isfinite(values).all()), "scores", float(np.max(np.abs(scores))), f"are not all finite in {dtype}")
-    return np.unique(values, return_inverse=True)[1].reshape(-1)
+    if dtype_name(dtype) == "float32":
+        return np.unique(values, return_inverse=True)[1].reshape(-1)
+    # The bits themselves: no sorting. Adding 0 makes -0 and 0 one number.
+    return (values + 0.0).astype(jnp.dtype(dtype_name(dtype))).view(np.uint16).astype(np.int64)
 
 
 def position_aliasing(

@@ -15,7 +15,7 @@ from rove_jax.errors import require
 
 
 class Rest(NamedTuple):
-    """The other tokens that a head attends to."""
+    """The other tokens that a head attends to, at least one."""
 
     scores: np.ndarray
     """float [R], before 1/sqrt(H)."""
@@ -71,11 +71,14 @@ def head_output(
     scores: Float[np.ndarray, "n r"], values: Complex[np.ndarray, "n r C"], rest: Rest, scale: float
 ) -> Complex[np.ndarray, "n C"]:
     """sum_j softmax(scale scores)_j values_j over r tokens of interest and the rest: complex128 [n, C]."""
+    known = rest.scores.max()
+    shares = np.exp(scale * (rest.scores - known))
     # The largest of each trial, not of all: a trial that others change in the last bit would not be "exactly equal".
-    top = np.maximum(scores.max(-1), rest.scores.max(initial=-np.inf))[:, None]
-    weights, others = np.exp(scale * (scores - top)), np.exp(scale * (rest.scores[None] - top))
-    total = weights.sum(-1) + others.sum(-1)
-    return (np.einsum("nr,nrc->nc", weights, values) + others @ rest.values) / total[:, None]
+    top = np.maximum(scores.max(-1), known)
+    weights, others = np.exp(scale * (scores - top[:, None])), np.exp(scale * (known - top))
+    total = weights.sum(-1) + others * shares.sum()
+    summed = np.einsum("nr,nrc->nc", weights, values) + others[:, None] * np.einsum("r,rc->c", shares, rest.values)
+    return summed / total[:, None]
 
 
 def swap_effect(
@@ -88,6 +91,7 @@ def swap_effect(
     frequencies: Float[np.ndarray, " h"],
     value_frequencies: Float[np.ndarray, " h"] | None,
     pairing: Pairing = "half",
+    value_pairing: Pairing | None = None,
     dtype: str = "bfloat16",
     scale: float | None = None,
     rest: Rest | None = None,
@@ -98,6 +102,7 @@ def swap_effect(
       query, keys, values: before rotation; r = 2 tokens change places, r = 1 moves.
       m1, m2: distances to the query, for n trials at once.
       frequencies, value_frequencies: of queries and keys, and of values; None is RoPE, the same again RoVE.
+      pairing, value_pairing: the layout of queries and keys, and of values (None: the same).
       dtype: what scores are rounded to before the softmax, which is float64 (as are values and sums).
       scale: of the logits; None: 1/sqrt(H).
       rest: what else the head sees; None: one token of score 0 and value 0.
@@ -105,13 +110,14 @@ def swap_effect(
     require(len(keys) in (1, 2) and len(keys) == len(values), "keys.shape", keys.shape, "must be one or two, as values")
     m1, m2 = np.atleast_1d(m1), np.atleast_1d(m2)
     found = qk_coefficients(query, keys, pairing, 2 * len(frequencies))
+    layout = value_pairing or pairing
     if rest is None:
-        channels = in_query_frame(values[0], np.zeros((), int), value_frequencies, pairing).shape
+        channels = in_query_frame(values[0], np.zeros((), int), value_frequencies, layout).shape
         rest = Rest(np.zeros(1), np.zeros((1, *channels), complex))
 
     def output(*distances: np.ndarray) -> np.ndarray:
         scores = [rope_product(z, frequencies, m, constant=c) for z, c, m in zip(found.z, found.constant, distances)]
-        seen = [in_query_frame(v[None], m, value_frequencies, pairing) for v, m in zip(values, distances)]
+        seen = [in_query_frame(v[None], m, value_frequencies, layout) for v, m in zip(values, distances)]
         channels = [np.broadcast_to(v, (len(m1), v.shape[-1])) for v in seen]
         known = Rest(quantize(rest.scores, dtype).astype(np.float64), rest.values)
         factor = query.shape[-1] ** -0.5 if scale is None else scale

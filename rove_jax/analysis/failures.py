@@ -1,0 +1,160 @@
+"""The four failures, and whether the output shows them, in every head of a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rove_jax.analysis import aliasing, swap
+from rove_jax.analysis.capture import Captured, effective_pairs, score_rotation, value_frequencies, value_pairing
+from rove_jax.analysis.inversion import inverted_share, position_inversion
+from rove_jax.analysis.product import Coefficients, qk_coefficients, rope_scores
+from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name, quantize
+from rove_jax.config import Model
+from rove_jax.errors import require
+from rove_jax.rotary import frequencies, logit_scale
+
+SWAPS = 32
+"""Pairs of positions at which tokens change places, for each draw."""
+
+
+class Draws(NamedTuple):
+    """Which vectors are taken: of text `row`, the query at `query` and the keys at `first` and `second` before it."""
+
+    row: np.ndarray
+    query: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        return ((int(a), int(b), int(c), int(d)) for a, b, c, d in zip(self.row, self.query, self.first, self.second))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def draw(rows: int, length: int, count: int, seed: int) -> Draws:
+    """`count` draws from texts of `length` tokens: queries from their second half, two different earlier keys."""
+    require(length >= 4, "length", length, "too few tokens to draw a query and two earlier keys from")
+    chance = np.random.default_rng(seed)
+    query = chance.integers(max(length // 2, 2), length, count)
+    first = chance.integers(0, query)
+    second = chance.integers(0, query - 1)
+    return Draws(chance.integers(0, rows, count), query, first, second + (second >= first))
+
+
+def failure_rates(
+    at_length: Callable[[int], Model],
+    captured: Captured,
+    *,
+    lengths: Sequence[int],
+    draws: int = 8,
+    dtype: str = "bfloat16",
+    seed: int = 0,
+    advance: Callable[[int], object] = lambda done: None,
+) -> list[dict]:
+    """A record for each layer, head and length: rates, each the mean over draws.
+
+    Of a draw, query and keys are held fixed while the distance sweeps 0..length - 1; their amplitudes and phases are
+    the model's own. `at_length`: the model as it reads a length, its frequencies scaled or not.
+
+    Fields: position_inversion (far half over near half) and position_inversion_sd over draws, position_inversion_normal
+    (the same with exact moments); position_partner (share of positions with a partner of the same score in `dtype`),
+    position_pairs (share of pairs); token_inversion (share of distances at which the order of the two keys is not that
+    at distance 0); token_aliasing (share at which they score the same) and token_aliasing_resolution (within
+    2^-f sum |z|, the dtype's resolution at the largest score); effective_pairs; and those of `swap_rates`.
+    """
+    require(bool(lengths) and min(lengths) >= 4, "lengths", tuple(lengths), "must name lengths of at least 4")
+    require(draws >= 1, "draws", draws, "must be at least 1")
+    drawn = draw(captured.query.shape[1], captured.query.shape[2], draws, seed)
+    records = []
+    for length in lengths:
+        model = at_length(length)
+        rotary = score_rotation(model)
+        omega = frequencies(rotary, model.head_dim)
+        for place, layer in enumerate(captured.layers):
+            for column, head in enumerate(captured.heads):
+                query, key = (x[place, :, :, column].astype(np.float64) for x in (captured.query, captured.key))
+                asked = query[drawn.row, drawn.query]
+                keys = np.stack([key[drawn.row, drawn.first], key[drawn.row, drawn.second]])
+                pair = qk_coefficients(asked[None], keys, rotary.pairing, 2 * len(omega))
+                waves = np.asarray(rope_scores(pair.z, omega, length, constant=pair.constant))
+                rates = score_rates(pair, waves, omega, dtype)
+                rates |= swap_rates(model, captured, (place, column), drawn, waves, dtype, seed)
+                records.append({"layer": layer, "head": head, "length": length, **rates})
+                advance(1)
+    return records
+
+
+def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype: str) -> dict[str, float]:
+    """The rates that scores alone decide. `pair`: of two keys [2, P, h]; `waves`: their scores [2, P, M]."""
+    length = waves.shape[-1]
+    inversions = inverted_share(waves[..., : length // 2], waves[..., length // 2 :])
+    normal = position_inversion(pair.z, omega, length, method="normal")
+    aliased = [aliasing.position_aliasing(wave, dtype) for wave in waves.reshape(-1, length)]
+    at_zero = np.real(pair.z).sum(-1) + pair.constant
+    margin = (waves[0] - waves[1]) * np.where(at_zero[0] < at_zero[1], -1, 1)[:, None]
+    resolution = 2.0 ** -FRACTION_BITS[dtype_name(dtype)] * np.abs(pair.z).sum(-1).max(0)
+    return {
+        "position_inversion": float(inversions.mean()),
+        "position_inversion_sd": float(inversions.std()),
+        "position_inversion_normal": float(normal.mean()),
+        "position_partner": float(np.mean([found.share for found in aliased])),
+        "position_pairs": float(np.mean([found.pairs for found in aliased]) / (length * (length - 1) / 2)),
+        "token_inversion": float(np.mean(margin < 0)),
+        "token_aliasing": float(np.mean(quantize(waves[0], dtype) == quantize(waves[1], dtype))),
+        "token_aliasing_resolution": float(np.mean(np.abs(margin) <= resolution[:, None])),
+        "effective_pairs": float(effective_pairs(pair.z).mean()),
+    }
+
+
+def swap_rates(
+    cfg: Model, captured: Captured, at: tuple[int, int], drawn: Draws, waves: np.ndarray, dtype: str, seed: int
+) -> dict[str, float | None]:
+    """What the output of one head makes of tokens that change places where both keys alias.
+
+    swap_pairs: the share of pairs of positions at which both do. Of up to SWAPS of those for each draw: swap_unseen,
+    the share after which every channel of the output is the same number in `dtype`, and swap_change, the mean relative
+    change; the query attends to the two tokens and one of score and value 0. With _context it attends to the text
+    that they were drawn from instead. None where no pair aliases.
+    """
+    place, column = at
+    rotary, turning, pairing = score_rotation(cfg), value_frequencies(cfg), value_pairing(cfg)
+    omega, scale = frequencies(rotary, cfg.head_dim), logit_scale(rotary) / cfg.head_dim**0.5
+    chance, length = np.random.default_rng(seed), waves.shape[-1]
+    joint, outcomes = 0, {"": [], "_context": []}
+    for index, (row, query, first, second) in enumerate(drawn):
+        pairs = aliasing.attention_invariance(waves[0, index], waves[1, index], dtype)
+        joint += len(pairs)
+        if not len(pairs):
+            continue
+        chosen = pairs[chance.choice(len(pairs), min(SWAPS, len(pairs)), replace=False)]
+        q, k, v = (x[place, row, :, column].astype(np.float64) for x in (captured.query, captured.key, captured.value))
+        others = np.setdiff1d(np.arange(query + 1), [first, second])
+        found = qk_coefficients(q[query], k[others], rotary.pairing, 2 * len(omega))
+        distances = query - others
+        seen = np.einsum("rh,rh->r", found.z, np.exp(1j * distances[:, None] * omega)).real + found.constant
+        context = swap.Rest(seen, swap.in_query_frame(v[others], distances, turning, pairing))
+        for name, rest in (("", None), ("_context", context)):
+            outcomes[name].append(
+                swap.swap_effect(
+                    q[query],
+                    k[[first, second]],
+                    v[[first, second]],
+                    *chosen.T,
+                    frequencies=omega,
+                    value_frequencies=turning,
+                    pairing=rotary.pairing,
+                    value_pairing=pairing,
+                    dtype=dtype,
+                    scale=scale,
+                    rest=rest,
+                )
+            )
+    rates: dict[str, float | None] = {"swap_pairs": joint / len(drawn) / (length * (length - 1) / 2)}
+    for name, swapped in outcomes.items():
+        unseen = np.concatenate([x.unseen(dtype) for x in swapped]) if swapped else None
+        rates[f"swap_unseen{name}"] = None if unseen is None else float(unseen.mean())
+        change = np.concatenate([x.relative for x in swapped]) if swapped else None
+        rates[f"swap_change{name}"] = None if change is None else float(change.mean())
+    return rates

@@ -1,0 +1,97 @@
+"""The failure rates of every head of a trained run, as a result document and as rows of a table."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from rove_jax.analysis.capture import Captured, capture_qkv, score_rotation
+from rove_jax.analysis.failures import failure_rates
+from rove_jax.analysis.quantization import dtype_name
+from rove_jax.config import Model, ScalingRule
+from rove_jax.errors import require
+from rove_jax.evaluation import results
+from rove_jax.evaluation.protocol import Protocol, choose, scaled
+from rove_jax.evaluation.runs import Run, open_data
+
+LONGEST = 2**20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured."""
+
+    lengths: tuple[int, ...] = ()
+    """Contexts M whose distances are swept. Empty: 1, 4, 16 and 64 times the training length."""
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    """Query heads. None: all."""
+    draws: int = 8
+    """Queries, each with two keys."""
+    dtype: str = "bfloat16"
+    """In which scores and outputs are equal."""
+    scaling: ScalingRule = "none"
+    """Of frequencies, beyond the training length, by length / training length."""
+    documents: int = 4
+    """Texts that queries and keys are drawn from."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for length in self.lengths:
+            require(4 <= length <= LONGEST, "--lengths", length, f"must lie between 4 and {LONGEST}")
+        require(self.draws >= 1, "--draws", self.draws, "must be at least 1")
+        require(self.documents >= 1, "--documents", self.documents, "must be at least 1")
+        dtype_name(self.dtype)
+
+
+def texts(run: Run, count: int) -> np.ndarray:
+    """The first tokens, as many as the run was trained on at once, of `count` validation documents: int32 [B, T].
+
+    Fewer documents if there are no more so long ones; raises `UsageError` if there is none.
+    """
+    length = run.config.data.context_length
+    protocol = Protocol((length,), ("none",), documents=count, mode="first_n", prefix="none")
+    found = choose(open_data(run).documents("validation"), protocol)
+    return np.stack([document.tokens[:length] for document in found]).astype(np.int32)
+
+
+def captured_text(run: Run, asked: Asked) -> Captured:
+    """Queries, keys and values of the heads asked for on `texts`."""
+    return capture_qkv(run.config.model, run.params, texts(run, asked.documents), asked.layers, asked.heads)
+
+
+def measure_limits(run: Run, asked: Asked) -> dict:
+    """A result document of `failure_rates`, with a progress bar on stderr."""
+    cfg, trained = run.config.model, run.config.data.context_length
+    score_rotation(cfg)
+    lengths = asked.lengths or tuple(min(trained * factor, LONGEST) for factor in (1, 4, 16, 64))
+
+    def at_length(length: int) -> Model:
+        return scaled(cfg, asked.scaling, training_length=trained, length=length)
+
+    at_length(max(lengths))  # refuses before the long part what cannot be
+    captured = captured_text(run, asked)
+    count = len(lengths) * len(captured.layers) * len(captured.heads)
+    with tqdm(total=count, desc=f"{run.workdir.name}: limits", unit="head", disable=None, leave=False) as bar:
+        records = failure_rates(
+            at_length,
+            captured,
+            lengths=lengths,
+            draws=asked.draws,
+            dtype=asked.dtype,
+            seed=asked.seed,
+            advance=bar.update,
+        )
+    settings = {**dataclasses.asdict(asked), "lengths": lengths, "text_length": int(captured.query.shape[2])}
+    return results.document("limits", run.provenance, settings, records)
+
+
+def mean_over_heads(document: dict, name: str) -> dict[int, float | None]:
+    """The mean of one field over layers and heads, by length; None where no head has a number."""
+    found: dict[int, Any] = {}
+    for record in document["results"]:
+        found.setdefault(record["length"], []).append(record[name])
+    present = {length: [v for v in values if v is not None] for length, values in found.items()}
+    return {length: float(np.mean(values)) if values else None for length, values in present.items()}

@@ -1,0 +1,166 @@
+"""Figures of the heads of trained runs: their failure rates, and one head's scores in detail."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rove_jax.analysis import aliasing, inversion, moments
+from rove_jax.analysis.capture import Captured, score_rotation
+from rove_jax.analysis.failures import draw
+from rove_jax.analysis.limits import mean_over_heads
+from rove_jax.analysis.picture import Picture
+from rove_jax.analysis.product import qk_coefficients, rope_product
+from rove_jax.analysis.score_figures import octaves
+from rove_jax.config import Model
+from rove_jax.rotary import frequencies
+
+RATES = {
+    "position_inversion": "position inversion",
+    "position_partner": "positions with an equal",
+    "token_inversion": "token inversion",
+    "token_aliasing": "token aliasing",
+}
+
+
+class View(NamedTuple):
+    """One query of one head and two keys, first the one that scores higher at distance 0."""
+
+    z: np.ndarray
+    """complex [2, h]."""
+    constant: np.ndarray
+    frequencies: np.ndarray
+    name: str
+
+    def scores(self, length: int) -> np.ndarray:
+        """float64 [2, length]."""
+        return rope_product(self.z, self.frequencies, np.arange(length), constant=self.constant)
+
+
+def view(cfg: Model, captured: Captured, seed: int) -> View:
+    """A draw from the first layer and head of what was captured."""
+    rotary = score_rotation(cfg)
+    omega = frequencies(rotary, cfg.head_dim)
+    ((row, query, first, second),) = draw(captured.query.shape[1], captured.query.shape[2], 1, seed)
+    keys = captured.key[0, row, [first, second], 0]
+    found = qk_coefficients(captured.query[0, row, query, 0][None], keys, rotary.pairing, 2 * len(omega))
+    name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}, the head's own amplitudes and phases"
+    order = np.argsort(-(np.real(found.z).sum(-1) + found.constant), kind="stable")
+    return View(found.z[order], found.constant[order], omega, name)
+
+
+def head_inversion(shown: View, length: int) -> Picture:
+    """One head: its score over distance, and how likely inversions of positions and of tokens are by length."""
+    picture = Picture(["score over distance", "P(far half scores higher)", "distances with the wrong order"])
+    waves = shown.scores(length)
+    thin = slice(None, None, max(1, length // 2048))
+    lengths = octaves(length, 16)
+    for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
+        picture.line(0, name, np.arange(length)[thin], wave[thin], style, linestyle="solid", linewidth=0.6)
+        shares = [float(inversion.inverted_share(wave[: m // 2], wave[m // 2 : m])) for m in lengths]
+        picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
+    normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
+    picture.line(1, "key 1, normal with exact moments", lengths, normal, 6, linewidth=1)
+    running = np.cumsum(waves[0] < waves[1])
+    picture.line(2, "counted", lengths, [running[m - 1] / m for m in lengths], 0, marked=True)
+    picture.dress(0, "distance m", "score", xlim=(0, length))
+    for panel in (1, 2):
+        picture.axes[panel].axhline(0.5, color="0.45", linewidth=1, zorder=0)
+        picture.dress(panel, "length M", "probability" if panel == 1 else "share", xscale="log", ylim=(0, 1))
+    picture.drawing.suptitle(shown.name, fontsize=10)
+    return picture
+
+
+def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: int = 32) -> Picture:
+    """One head: where pairs of positions with equal scores lie, how far apart, and those that alias for both keys."""
+    picture = Picture(["equal for key 1", "how near they are", "equal for both keys: a swap is unseen"])
+    waves = shown.scores(length)
+    found = aliasing.position_aliasing(waves[0], dtype)
+    counts = aliasing.pair_map(waves[0], dtype, bins)
+    extent = (0, length, length, 0)
+    picture.image(0, counts, label=f"pairs, {found.pairs:,} in all", extent=extent)
+    picture.axes[0].set(xlabel="farther distance", ylabel="nearer distance")
+    for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
+        number, every = aliasing.pair_distances(wave, dtype, bins)
+        at = (np.arange(bins) + 0.5) * length / bins
+        picture.line(1, name, at[every > 0], (number / np.maximum(every, 1))[every > 0], style, marked=True)
+    fit = [moments.window_moments(z, shown.frequencies, 0, length) for z in shown.z]
+    share = [
+        aliasing.expected_position_aliasing(float(m.mean + c), float(m.sd), length, dtype).pairs
+        / (length * (length - 1) / 2)
+        for m, c in zip(fit, shown.constant)
+    ]
+    picture.line(1, "normal variables", [0, length], [np.mean(share)] * 2, 6, linewidth=1)
+    joint = aliasing.attention_invariance(*waves, dtype)
+    picture.dots(2, f"{len(joint):,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
+    picture.dress(1, "|m1 - m2|", "share of all pairs so far apart", ylim=(0, None))
+    picture.dress(2, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
+    picture.drawing.suptitle(f"{shown.name}; scores in {dtype}", fontsize=10)
+    return picture
+
+
+def heads(document: dict) -> Picture:
+    """The four failure rates and the effective number of frequencies of every head at the longest length measured."""
+    records = document["results"]
+    longest = max(record["length"] for record in records)
+    layers, columns = (sorted({record[name] for record in records}) for name in ("layer", "head"))
+    names = {**RATES, "effective_pairs": "effective number of frequencies"}
+    picture = Picture(list(names.values()), columns=3, size=(4.0, 3.3))
+    for panel, name in enumerate(names):
+        matrix = np.full((len(layers), len(columns)), np.nan)
+        for record in records:
+            if record["length"] == longest:
+                matrix[layers.index(record["layer"]), columns.index(record["head"])] = record[name]
+        scale = {"vmin": 0, "vmax": 1} if panel in (0, 1, 2) else {"vmin": 0}
+        picture.image(panel, matrix, **scale)
+        picture.axes[panel].set(xlabel="head", ylabel="layer")
+        picture.axes[panel].set_xticks(range(len(columns)), columns)
+        picture.axes[panel].set_yticks(range(len(layers)), layers)
+    settings = document["settings"]
+    picture.drawing.suptitle(
+        f"{document['provenance']['run']}, {longest} distances, scores in {settings['dtype']}, scaling "
+        f"{settings['scaling']}; mean of {settings['draws']} queries, their own amplitudes and phases",
+        fontsize=10,
+    )
+    return picture
+
+
+def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
+    """The four failure rates by length, mean over all heads, of one or several runs."""
+    picture = Picture(list(RATES.values()), columns=4, size=(3.6, 3.3))
+    for style, (document, label) in enumerate(zip(documents, labels)):
+        for panel, name in enumerate(RATES):
+            means = mean_over_heads(document, name)
+            picture.line(panel, label, list(means), list(means.values()), style, marked=True)
+    for panel, name in enumerate(RATES):
+        top = {} if name == "token_aliasing" else {"top": 1.0}
+        picture.dress(panel, "length M", "mean over heads", xscale="log")
+        picture.axes[panel].set_ylim(bottom=0, **top)
+    return picture
+
+
+def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
+    """How often the output of a head cannot tell that two tokens changed places whose scores cannot, by run.
+
+    A point is a head at the longest length measured.
+    """
+    picture = Picture(["the two tokens alone", "in the text around them", "how much the output changes"])
+    longest = max(record["length"] for record in documents[0]["results"])
+    for style, (document, label) in enumerate(zip(documents, labels)):
+        records = [record for record in document["results"] if record["length"] == longest]
+        records = [record for record in records if record["swap_unseen"] is not None]
+        at = np.arange(len(records))
+        for panel, name in enumerate(("swap_unseen", "swap_unseen_context", "swap_change")):
+            values = [record[name] for record in records]
+            mean = np.mean(values) if values else float("nan")
+            picture.dots(panel, f"{label}: {mean:.3g}", at, values, style, s=28)
+    for panel in range(3):
+        label = "relative change" if panel == 2 else "share of swaps unseen"
+        picture.dress(panel, "head, counted over layers", label)
+        picture.axes[panel].set_ylim(bottom=-0.04, **({} if panel == 2 else {"top": 1.04}))
+    dtype = documents[0]["settings"]["dtype"]
+    picture.drawing.suptitle(
+        f"tokens swapped where both keys' scores are equal in {dtype}, of {longest} distances; in the legend: means",
+        fontsize=10,
+    )
+    return picture

@@ -1,0 +1,169 @@
+"""Figures of scores from amplitudes and phases alone: no model is needed, and every run draws the same."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rove_jax.analysis import aliasing, inversion, moments, swap, sweep
+from rove_jax.analysis.picture import COLOURS, Picture
+from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product
+
+PAIRS, BASE, LENGTH = 64, 1e5, 32_768
+BASES = (1e4, 1e5, 5e5, 1e7)
+STATED = "64 pairs, amplitudes 1"
+
+
+def octaves(longest: int, shortest: int = 64) -> list[int]:
+    """shortest, twice that, ... up to `longest`."""
+    return [2**n for n in range(shortest.bit_length() - 1, longest.bit_length())]
+
+
+def base_name(base: float) -> str:
+    """B = 1e5 as a label."""
+    return f"B = {base:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def score(length: int = LENGTH) -> Picture:
+    """The RoPE product over distance: the wave, its high and low parts, and its distribution beside a normal one."""
+    frequencies, z = rope_frequencies(PAIRS, BASE), np.ones(PAIRS)
+    wave = rope_product(z, frequencies, np.arange(length))
+    split = moments.frequency_split(frequencies, length)
+    parts = moments.split_product(z, frequencies, np.arange(length), split.high)
+    picture = Picture(["score over distance", "high and low frequencies", "distribution over all distances"])
+    thin = slice(None, None, max(1, length // 2048))
+    at = np.arange(length)[thin]
+    whole = moments.window_moments(z, frequencies, 0, length)
+    picture.line(0, "S(m)", at, wave[thin], 1, linestyle="solid", linewidth=0.6)
+    mean, sd = float(whole.mean), float(whole.sd)
+    picture.record(0, "mean, sd (exact)", [mean], [sd])
+    picture.axes[0].axhline(mean, color=COLOURS[0], linewidth=1.2, label=f"mean {mean:.2f}")
+    picture.axes[0].axhspan(mean - 3 * sd, mean + 3 * sd, color=COLOURS[0], alpha=0.12, label=f"3 sd, sd {sd:.2f}")
+    for style, (name, part) in enumerate((("low", parts[1]), ("high", parts[0]))):
+        chosen = np.where(split.high == (name == "high"), z, 0.0)
+        own = moments.window_moments(chosen, frequencies, 0, length)
+        label = f"{name}: mean {own.mean:.2f}, sd {own.sd:.2f}"
+        picture.line(1, label, at, part[thin], style, linestyle="solid", linewidth=1.6 if name == "low" else 0.5,
+                     zorder=3 if name == "low" else 2)  # fmt: skip
+    edges = np.linspace(mean - 4 * sd, mean + 6 * sd, 81)
+    picture.bars(2, "counted", edges, np.histogram(wave, edges, density=True)[0], 1)
+    grid = np.linspace(edges[0], edges[-1], 200)
+    fit = moments.normal_fit(wave)
+    density = np.exp(-((grid - mean) ** 2) / (2 * sd**2)) / (sd * np.sqrt(2 * np.pi))
+    picture.line(2, f"normal; KS {fit.ks:.3f}, skew {fit.skew:.2f}", grid, density, 0)
+    for panel in (0, 1):
+        picture.dress(panel, "distance m", "score", xlim=(0, length))
+    picture.dress(2, "score", "density", ylim=(0, 1.25 * density.max()))
+    picture.drawing.suptitle(f"{STATED}, phases 0, {base_name(BASE)}, every {thin.step}th distance", fontsize=10)
+    return picture
+
+
+def inversions(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
+    """Position inversion and aliasing: what they are, and how likely against length and base."""
+    picture = Picture(["a position inversion", "P(far half scores higher)", "P(a position has an equal)"])
+    at, frequencies = np.arange(2048), rope_frequencies(PAIRS, BASE)
+    wave = rope_product(np.ones(PAIRS), frequencies, at)
+    picture.line(0, "S(m)", at, wave, 1, linestyle="solid", linewidth=0.8)
+    near, far = int(wave[200:1024].argmin()) + 200, int(wave[1024:].argmax()) + 1024
+    picture.dots(0, f"S({near}) < S({far})", [near, far], wave[[near, far]], 0, s=40, zorder=3)
+    picture.axes[0].axvline(1024, color="0.45", linewidth=1, linestyle=(0, (2, 2)))
+    for style, base in enumerate(bases):
+        frequencies, name = rope_frequencies(PAIRS, base), base_name(base)
+        wave = rope_product(np.ones(PAIRS), frequencies, np.arange(max(lengths)))
+        counted = [float(inversion.inverted_share(wave[: m // 2], wave[m // 2 : m])) for m in lengths]
+        picture.line(1, name, lengths, counted, style, marked=True)
+        closed = [inversion.closed_position_inversion(PAIRS, base, m) for m in lengths]
+        picture.record(1, f"{name}, closed form", lengths, closed)
+        picture.axes[1].plot(lengths, closed, color=COLOURS[style], linewidth=0.8, alpha=0.6)
+        shares = [aliasing.position_aliasing(wave[:m], "bf16").share for m in lengths]
+        picture.line(2, name, lengths, shares, style, marked=True)
+    picture.dress(0, "distance m", "score", xlim=(0, 2048))
+    picture.dress(1, "length M", "probability; thin: closed form", xscale="log", ylim=(0, 0.5))
+    picture.dress(2, "length M", "probability, scores in bfloat16", xscale="log", ylim=(0, 1.02))
+    picture.drawing.suptitle(
+        f"{STATED}, phases 0 (a lower bound; uniform phases give 1/2 at once); theory is for M < B", fontsize=10
+    )
+    return picture
+
+
+def tokens(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
+    """Token inversion and aliasing: what they are, and how often against length and base."""
+    picture = Picture(["two keys of one query", "distances with the wrong order", "distances with equal scores"])
+    keys = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set("golden", PAIRS)]))
+    longest = max(lengths)
+    thin = slice(None, None, max(1, longest // 2048))
+    for style, base in enumerate(bases):
+        frequencies, name = rope_frequencies(PAIRS, base), base_name(base)
+        first, second = rope_product(keys, frequencies, np.arange(longest))
+        if base == BASE:
+            at = np.arange(longest)[thin]
+            picture.line(0, "phases 0", at, first[thin], 0, linestyle="solid", linewidth=0.7)
+            picture.line(0, "other phases", at, second[thin], 1, linestyle="solid", linewidth=0.7)
+            wrong = np.flatnonzero(first[thin] < second[thin]) * thin.step
+            picture.dots(0, "wrong order", wrong, np.full(len(wrong), -25.0), 6, s=3, marker="|")
+        inverted = np.cumsum(first < second)
+        picture.line(1, name, lengths, [inverted[m - 1] / m for m in lengths], style, marked=True)
+        closed = [inversion.closed_token_inversion(PAIRS, base, m) for m in lengths]
+        picture.record(1, f"{name}, closed form", lengths, closed)
+        picture.axes[1].plot(lengths, closed, color=COLOURS[style], linewidth=0.8, alpha=0.6)
+        close = np.cumsum(np.abs(first - second) <= 2**-7 * PAIRS)
+        picture.line(2, name, lengths, [close[m - 1] for m in lengths], style, marked=True)
+    bound = [aliasing.token_aliasing_bound(PAIRS, m, 7) for m in lengths]
+    picture.line(2, "bound", lengths, bound, 6, linestyle="solid", linewidth=1)
+    picture.dress(0, "distance m", f"score, {base_name(BASE)}", xlim=(0, longest))
+    picture.dress(1, "length M", "share; thin: closed form", xscale="log", ylim=(0, 0.55))
+    picture.dress(2, "length M", "count, |difference| up to 2^-7 h", xscale="log", yscale="symlog", ylim=(0, None))
+    picture.drawing.suptitle(f"{STATED}, phases 0 against 2 pi frac(n (sqrt(5) - 1) / 2)", fontsize=10)
+    return picture
+
+
+def tradeoff(lengths: Sequence[int] = (2048, 8192, LENGTH), bases: Sequence[float] = (*BASES, 1e9)) -> Picture:
+    """The four failures against the base: what a larger one costs positions and gives tokens."""
+    titles = ("position inversion", "position aliasing", "token inversion", "token aliasing")
+    picture = Picture(titles, columns=2)
+    cells = sweep.base_sweep(PAIRS, sorted(bases), lengths, token_phases="uniform", draws=6)
+    for style, length in enumerate(lengths):
+        row = [cell for cell in cells if cell.length == length]
+        for panel, name in enumerate(sweep.FAILURES):
+            values = np.array([getattr(cell, name) for cell in row], float)
+            picture.line(panel, f"M = {length}", [cell.base for cell in row], values, style, marked=True)
+    labels = ("P(far half scores higher)", "pairs within 2^-7 sqrt(h)",
+              "share of distances in wrong order", "distances within 2^-7 h")  # fmt: skip
+    for panel, label in enumerate(labels):
+        scale = {1: {"yscale": "log"}, 3: {"yscale": "symlog", "ylim": (0, None)}}.get(panel, {})
+        picture.dress(panel, "base B", label, xscale="log", **scale)
+    picture.drawing.suptitle(
+        f"{STATED}; positions: phases 0; tokens: uniform phases (6 draws) against phases 0; theory is for M < B",
+        fontsize=10,
+    )
+    return picture
+
+
+def swap_of_two(length: int = 8192) -> Picture:
+    """Two tokens change places wherever both keys alias: what the output of a RoPE and of a RoVE head does."""
+    frequencies, n = rope_frequencies(PAIRS, BASE), np.arange(PAIRS)
+
+    def channels(pairs: np.ndarray) -> np.ndarray:
+        return np.concatenate([pairs.real, pairs.imag], -1)
+
+    z = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set("ripple", PAIRS)]))
+    waves = rope_product(z, frequencies, np.arange(length))
+    pairs = aliasing.attention_invariance(waves[0], waves[1], "bf16")
+    picture = Picture(["where two tokens may change places", "what their head's output does"])
+    picture.dots(0, f"{len(pairs):,} pairs", pairs[:, 1], pairs[:, 0], 1, s=2)
+    values = channels(np.stack([np.exp(1j * n), np.exp(-2j * n)]) / 8)
+    gap = pairs[:, 1] - pairs[:, 0]
+    for style, (name, turning) in enumerate((("RoPE", None), ("RoVE", frequencies))):
+        swapped = swap.swap_effect(
+            channels(np.ones(PAIRS, complex)),
+            channels(z.conj()),
+            values,
+            *pairs.T,
+            frequencies=frequencies,
+            value_frequencies=turning,
+        )
+        label = f"{name}: mean {swapped.change.mean():.3g}"
+        picture.dots(1, label, gap, swapped.change, style, s=3, alpha=0.6, zorder=3 - style)
+    picture.dress(0, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
+    picture.dress(1, "how far apart the places are", "||change of the output||", xscale="log")
+    picture.drawing.suptitle(f"{STATED}, phases 0 and 0.1 sin n, {base_name(BASE)}, scores in bfloat16", fontsize=10)
+    return picture

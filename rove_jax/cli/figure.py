@@ -1,0 +1,119 @@
+"""`python -m eval figure NAME`: one figure, as PNG and SVG, with the numbers in it as CSV."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rove_jax.errors import UsageError, require
+
+NEEDS = {
+    "nothing": (),
+    "one run": ("--workdir",),
+    "runs": ("--workdir",),
+    "results": ("--results",),
+}
+"""What a kind of figure must be given."""
+
+FIGURES: dict[str, tuple[str, str]] = {
+    "mixer": ("nothing", "RoPE and RoVE as one matrix: weights, kernels, mixers (RoVE, figure 1)"),
+    "score": ("nothing", "a score over distance, its high and low parts, its distribution (limits, figure 2)"),
+    "inversion": ("nothing", "position inversion and aliasing by length and base (figure 3)"),
+    "token": ("nothing", "token inversion and aliasing by length and base (figure 7)"),
+    "tradeoff": ("nothing", "the four failures against the base (table 1)"),
+    "swap": ("nothing", "two tokens change places: the output of RoPE and of RoVE"),
+    "head-inversion": ("one run", "score and inversions of one head (figure 4)"),
+    "head-aliasing": ("one run", "equal scores of one head, and swaps that it cannot see (figure 5)"),
+    "lengths": ("results", "failure rates by length, of results of `eval limits`"),
+    "swaps": ("results", "how often outputs cannot tell, of results of `eval limits`"),
+    "index": ("results", "accuracy at the k-th element, of results of `eval index` (figure 9)"),
+}
+"""Name -> (what it needs, what it shows)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the name, what models it is of, and where it goes."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    listed = "\n".join(f"  {name:<15} {what}" for name, (_, what) in FIGURES.items())
+    parser.description = f"Draw one figure: NAME.png, NAME.svg and, with every number in it, NAME.csv.\n\n{listed}"
+    parser.add_argument("name", metavar="NAME", choices=list(FIGURES), help="see above")
+    parser.add_argument("--out", type=Path, required=True, help="folder")
+    parser.add_argument("--workdir", type=Path, nargs="+", default=[], help="run folders, of figures of models")
+    parser.add_argument("--results", type=Path, nargs="+", default=[], help="result files, of figures of results")
+    parser.add_argument("--step", default="last", help="checkpoint: last (default), best or a step")
+    parser.add_argument("--length", type=int, help="distances, or tokens (default: the figure's own)")
+    parser.add_argument("--layer", type=int, default=0, help="of one head (default: 0)")
+    parser.add_argument("--head", type=int, default=0, help="query head (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the query and the two keys drawn (default: 0)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw the figure and name the files written."""
+    from rove_jax.evaluation import results
+
+    need = FIGURES[arguments.name][0]
+    for option in ("--workdir", "--results"):
+        given, wanted = bool(getattr(arguments, option[2:])), option in NEEDS[need]
+        if given and not wanted:
+            raise UsageError(f"{option}: figure {arguments.name} is drawn without it; remove it")
+        if wanted and not given:
+            raise UsageError(f"{option}: needed for figure {arguments.name}; name {need}")
+    if need == "one run" and len(arguments.workdir) > 1:
+        raise UsageError(f"--workdir: figure {arguments.name} is of one run; name one")
+    least = 16
+    require(arguments.length is None or least <= arguments.length <= 2**20, "--length", arguments.length,
+            f"must lie between {least} and 2^20")  # fmt: skip
+    if arguments.out.is_file():
+        raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
+    results.check_writable(arguments.out / f"{arguments.name}.png", "--out")
+    draw = {"nothing": drawn_of_nothing, "one run": drawn_of_head, "results": drawn_of_results}
+    print(*draw[need](arguments).save(arguments.out, arguments.name), sep="\n")
+
+
+def drawn_of_nothing(arguments: argparse.Namespace) -> Any:
+    """The figures that need no model."""
+    from rove_jax.analysis import mixer_figures, score_figures
+
+    length = arguments.length
+    own = {} if length is None else {"length": length}
+    lengths = {} if length is None else {"lengths": score_figures.octaves(length, 16)}
+    figures: dict[str, Callable] = {
+        "mixer": lambda: mixer_figures.mixers(**own),
+        "score": lambda: score_figures.score(**own),
+        "inversion": lambda: score_figures.inversions(**lengths),
+        "token": lambda: score_figures.tokens(**lengths),
+        "tradeoff": lambda: score_figures.tradeoff(**lengths),
+        "swap": lambda: score_figures.swap_of_two(**own),
+    }
+    return figures[arguments.name]()
+
+
+def drawn_of_head(arguments: argparse.Namespace) -> Any:
+    """The figures of one head of one run."""
+    from rove_jax.analysis import model_figures
+    from rove_jax.analysis.limits import Asked, captured_text
+    from rove_jax.cli.limits import checkpoint
+    from rove_jax.evaluation import runs
+
+    opened = runs.open_run(arguments.workdir[0], step=checkpoint(arguments.step))
+    asked = Asked(layers=(arguments.layer,), heads=(arguments.head,))
+    shown = model_figures.view(opened.config.model, captured_text(opened, asked), arguments.seed)
+    figure = {"head-inversion": model_figures.head_inversion, "head-aliasing": model_figures.head_aliasing}
+    return figure[arguments.name](shown, arguments.length or 8192)
+
+
+def drawn_of_results(arguments: argparse.Namespace) -> Any:
+    """The figures of result files."""
+    from rove_jax.analysis import index_figure, model_figures
+    from rove_jax.evaluation import results
+
+    documents = [results.read(path) for path in arguments.results]
+    kind = "index" if arguments.name == "index" else "limits"
+    for path, document in zip(arguments.results, documents):
+        if document["kind"] != kind:
+            raise UsageError(f"{path}: holds {document['kind']}; figure {arguments.name} is of results of eval {kind}")
+    labels = [document["provenance"]["run"] for document in documents]
+    if len(set(labels)) < len(labels):
+        labels = [str(path) for path in arguments.results]
+    figure = {"lengths": model_figures.by_length, "swaps": model_figures.swaps, "index": index_figure.index_accuracy}
+    return figure[arguments.name](documents, labels)
