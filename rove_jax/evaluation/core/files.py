@@ -1,0 +1,101 @@
+"""The task files in a folder or a zip, in any of the layouts in which they are published."""
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rove_jax.errors import UsageError
+from rove_jax.evaluation.core.tasks import Task
+
+FOLDERS = ("", "eval_data", "eval_bundle/eval_data", "local_data", "eval/local_data", "scripts/eval/local_data")
+"""Where the folders of the tasks may lie: by themselves, in nanochat's bundle, in llm-foundry."""
+
+FIELDS = {
+    "choice": {"query": str, "choices": list, "gold": int},
+    "schema": {"context_options": list, "continuation": str, "gold": int},
+    "continuation": {"context": str, "continuation": str},
+}
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """The rows of a task, and what they were read from."""
+
+    rows: list[dict[str, Any]]
+    """In the order of the file."""
+    sha256: str
+    unlike: str
+    """How it is not the published file, in words; empty if it is, as far as is known."""
+
+
+class Files:
+    """Task files by the path that the table gives them."""
+
+    def __init__(self, source: Path) -> None:
+        """Raises `UsageError` if `source` is neither a folder nor a zip, or holds no task at all."""
+        self.source, self.archive = source, None
+        if source.is_file():
+            if not zipfile.is_zipfile(source):
+                raise UsageError(f"--data = {str(source)!r}: is a file but no zip; give the bundle's zip or its folder")
+            self.archive = zipfile.ZipFile(source)
+        elif not source.is_dir():
+            raise UsageError(f"--data = {str(source)!r}: no such folder or zip; give nanochat's or llm-foundry's data")
+
+    def find(self, file: str) -> bytes | None:
+        """The content of `file`, None if it is not there."""
+        if self.archive is not None:
+            names = [name for name in self.archive.namelist() if f"/{name}".endswith(f"/{file}")]
+            try:
+                return self.archive.read(min(names, key=len)) if names else None
+            except zipfile.BadZipFile as error:
+                raise UsageError(f"{self.source}: {error}; fetch it again") from error
+        for folder in FOLDERS:
+            path = self.source / folder / file
+            if path.is_file():
+                return path.read_bytes()
+        return None
+
+    def load(self, task: Task) -> TaskFile | None:
+        """The rows of `task`; None if its file is missing. Raises `UsageError` naming a line that is no row of it."""
+        content = self.find(task.file)
+        if content is None:
+            return None
+        rows = []
+        # Split at newlines alone: text may hold others of Python's line ends.
+        for number, line in enumerate(content.split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise UsageError(f"{task.file}, line {number}: no JSON ({error})") from error
+            wrong = complaint(row, task)
+            if wrong:
+                raise UsageError(f"{task.file}, line {number}: {wrong}")
+            rows.append(row)
+        if not rows:
+            raise UsageError(f"{task.file}: is empty; fetch it again")
+        found, unlike = hashlib.sha256(content).hexdigest(), ""
+        if len(rows) != task.rows:
+            unlike = f"{len(rows)} rows instead of {task.rows}"
+        elif task.sha256 not in (None, found):
+            unlike = f"sha256 {found[:16]} instead of {str(task.sha256)[:16]}"
+        return TaskFile(rows, found, unlike)
+
+
+def complaint(row: Any, task: Task) -> str:
+    """What is wrong with a row of `task`, in words; empty if nothing is."""
+    if not isinstance(row, dict):
+        return "is no object"
+    for name, kind in FIELDS[task.kind].items():
+        if not isinstance(row.get(name), kind):
+            return f"field {name!r} is missing or no {kind.__name__}"
+    choices = row.get("choices", row.get("context_options"))
+    if choices is not None and not all(isinstance(choice, str) and choice for choice in choices):
+        return "an empty choice, or one that is no text"
+    if choices is not None and not 0 <= row["gold"] < len(choices):
+        return f"gold = {row['gold']}: there are {len(choices)} choices"
+    return ""
