@@ -3,6 +3,7 @@
 What is under every evaluation by likelihood. See `packing` for how requests share rows and beginnings.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -89,21 +90,27 @@ class Engine:
             length: give each request a row of its own of so many tokens, which suits requests of one length. They have
                 at most one more, since the last one is only predicted. None: rows are shared.
         """
+        places: dict[tuple[bytes, bytes], int] = {}
+        for place, request in enumerate(requests):
+            places.setdefault((request.context.tobytes(), request.continuation.tobytes()), place)
+        distinct = [requests[place] for place in places.values()]
+        found = dict(zip(places, self.distinct(distinct, advance, length)))
+        advance(len(requests) - len(distinct))
+        # Equal requests have one score, to the bit, or rounding would decide between equal choices.
+        return [found[request.context.tobytes(), request.continuation.tobytes()] for request in requests]
+
+    def distinct(
+        self, requests: Sequence[Request], advance: Callable[[int], object], length: int | None
+    ) -> list[Score]:
+        """`score` of requests no two of which are equal."""
         scores = [
             Score(np.empty(len(r.continuation), np.float32), np.empty(len(r.continuation), bool)) for r in requests
         ]
         forest = packing.trees(requests, shares=length is None and self.cfg.window is None)
-        if length is None:
-            rows = packing.rows(forest)
-        else:
-            rows = [Row(length) for _ in forest]
-            for row, tree in zip(rows, forest):
-                row.add(tree)
-        largest: dict[int, int] = {}
-        for row in rows:
-            largest[row.length] = largest.get(row.length, 0) + 1
+        rows = packing.rows(forest) if length is None else packing.alone(forest, length)
+        counts = Counter(row.length for row in rows)
+        rows_of = {size: self.batch_rows(size, count) for size, count in counts.items()}
         waiting = None  # one batch is read while the next is laid out
-        rows_of = {size: self.batch_rows(size, count) for size, count in largest.items()}
         for part, tokens in packing.batches(rows, rows_of):
             results = list(self.run(part, tokens, rows_of[part[0].length], requests, packed=length is None))
             if waiting is not None:

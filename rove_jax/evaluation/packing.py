@@ -148,6 +148,14 @@ def rows(forest: Sequence[Tree]) -> list[Row]:
     return found
 
 
+def alone(forest: Sequence[Tree], length: int) -> list[Row]:
+    """Rows of `length` tokens that hold one tree each."""
+    found = [Row(length) for _ in forest]
+    for row, tree in zip(found, forest):
+        row.add(tree)
+    return found
+
+
 def power(count: int, start: int = 1, factor: int = 2) -> int:
     """The first of start, start x factor, start x factor^2, ... that is no less than `count`."""
     while start < count:

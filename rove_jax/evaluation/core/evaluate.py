@@ -1,0 +1,138 @@
+"""CORE of a run: what is asked, in which order it is scored, and the result document."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from rove_jax.errors import RunError, UsageError, nearest, require
+from rove_jax.evaluation import overlong, results
+from rove_jax.evaluation.core import protocols, scoring
+from rove_jax.evaluation.core.files import Files, TaskFile
+from rove_jax.evaluation.core.journal import Journal
+from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
+from rove_jax.evaluation.engine import Request
+from rove_jax.evaluation.runs import Run
+
+BLOCK = 2_000
+"""Requests that are scored together, so that small tasks share rows; records are kept task by task all the same."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides on an example's record. Two results compare only if they are the same."""
+
+    protocol: protocols.Protocol = "nanochat"
+    overlong: overlong.Overlong = "extrapolate"
+    max_examples: int | None = None
+    """Of each task, the first ones in the protocol's order."""
+    tasks: tuple[str, ...] = tuple(task.label for task in TASKS)
+
+    def __post_init__(self) -> None:
+        fewest = self.max_examples is None or self.max_examples >= 1
+        require(fewest, "--max-examples", self.max_examples, "must be at least 1")
+        for name in self.tasks:
+            labels = [task.label for task in TASKS]
+            if name not in labels:
+                raise UsageError(f"--tasks = {name!r}: no such task{nearest(name, labels)}")
+        require(len(set(self.tasks)) == len(self.tasks) > 0, "--tasks", " ".join(self.tasks), "name each once")
+
+
+def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, records: Path) -> dict[str, Any]:
+    """The result document of CORE, with a progress bar on stderr; records go to the file `records`, or are found there.
+
+    Raises:
+        UsageError: no task's file is in `data`, a line of one is no row, or the records are of something else.
+        RunError: the model gives a likelihood that is not finite.
+    """
+    source = Files(data)
+    tasks = [task for task in TASKS if task.label in asked.tasks]
+    loaded = {task.label: source.load(task) for task in tasks}
+    present = {label: file for label, file in loaded.items() if file is not None}
+    if not present:
+        raise UsageError(f"--data = {str(data)!r}: holds no file such as {tasks[0].file}; give the folder above it")
+    files = {task.file: file.sha256 for task in tasks if (file := loaded[task.label]) is not None}
+    identity = {
+        **{name: run.provenance[name] for name in results.SAME},
+        **asdict(asked),
+        "training_length": run.config.data.context_length,
+        "files": files,
+    }
+    journal = Journal(records, identity)
+    left = [task for task in tasks if task.label in present and task.label not in journal.tasks]
+    score_tasks(run, left, present, asked, journal)
+    found = [scoring.task_result(task, journal.tasks[task.label]) for task in tasks if task.label in present]
+    for one in found:
+        one["file"] = {"sha256": present[one["task"]].sha256, "unlike": present[one["task"]].unlike}
+    both = {name: scoring.aggregate(found, name) for name in ("v1", "v2")}
+    result = {
+        **{name: value for name, value in both[baselines].items() if name.startswith("core")},
+        "standard_error": both[baselines]["standard_error"],
+        "baselines": baselines,
+        "by_baselines": both,
+        "missing": [task.label for task in TASKS if task.label not in present],
+        "tasks": found,
+        "records": records.name,
+    }
+    settings = {**asdict(asked), "baselines": baselines}
+    return results.document("core", {**run.provenance, "files": files}, settings, [result])
+
+
+def score_tasks(run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: Settings, journal: Journal) -> None:
+    """Score tasks and add their records to the journal, each when it is done."""
+    asking = {task.label: list(examples(task, files[task.label], asked)) for task in tasks}
+    total = sum(len(part) * max(task.choices, 1) for task in tasks for part in (asking[task.label],))
+    with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=None, leave=False) as bar:
+        for block in blocks(tasks, asking):
+            prompted = [
+                (task, example, protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer))
+                for task in block
+                for example in asking[task.label]
+            ]
+            requests = [
+                Request(np.array(p.tokens[: p.start], np.int32), np.array(p.tokens[p.start :], np.int32))
+                for *_, prompts in prompted
+                for p in prompts
+            ]
+            scores, cut = overlong.score(
+                run.config.model,
+                run.params,
+                requests,
+                asked.overlong,
+                training_length=run.config.data.context_length,
+                advance=bar.update,
+            )
+            made: dict[str, list] = {task.label: [] for task in block}
+            at = 0
+            for task, example, prompts in prompted:
+                part = slice(at, at + len(prompts))
+                at += len(prompts)
+                if not all(np.isfinite(score.nlls).all() for score in scores[part]):
+                    raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
+                gold = files[task.label].rows[example.row].get("gold")
+                made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
+            if jax.process_index() == 0:
+                for label, records in made.items():
+                    journal.append(label, records)
+            journal.tasks |= made
+
+
+def examples(task: Task, file: TaskFile, asked: Settings) -> list[protocols.Example]:
+    """The examples of a task that are asked."""
+    return protocols.examples(task, file.rows, asked.protocol, asked.max_examples)
+
+
+def blocks(tasks: list[Task], asking: dict[str, list]) -> Iterator[list[Task]]:
+    """Tasks in their order, together until they make `BLOCK` requests."""
+    block: list[Task] = []
+    for task in tasks:
+        block.append(task)
+        if sum(len(asking[one.label]) * max(one.choices, 1) for one in block) >= BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
