@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli import exits, ruler, speed
+from rove_jax.cli import core, exits, ruler, speed
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol
@@ -72,6 +72,11 @@ def parser() -> exits.Parser:
     new = jobs.add_parser("speed", help="tokens per second of variants side by side, or what a compiler plans for them")
     speed.add_arguments(new)
     new.set_defaults(run=speed.run)
+
+    new = jobs.add_parser("core", help="DCLM's CORE: 22 few-shot tasks in nanochat's or llm-foundry's form")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    core.add_arguments(new)
+    new.set_defaults(run=core.run)
 
     new = jobs.add_parser("ruler", help="RULER's 13 tasks at any length, scored by the likelihood of the answer")
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
