@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rove_jax import report
 from rove_jax.config import Config, Evaluation, Model
 from rove_jax.errors import UsageError
+from rove_jax.report import compare as report
 
 
 def document(variant: str, offset: float, run: str = "", **provenance) -> dict:

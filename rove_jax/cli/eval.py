@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli import core, exits, ruler, speed
+from rove_jax.cli import core, exits, figure, index, limits, ruler, speed
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol
@@ -82,6 +82,19 @@ def parser() -> exits.Parser:
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
     ruler.add_arguments(new)
     new.set_defaults(run=ruler.run)
+
+    new = jobs.add_parser("index", help="accuracy at the k-th element of a list, against the length of the list")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    index.add_arguments(new)
+    new.set_defaults(run=index.run)
+
+    new = jobs.add_parser("limits", help="what the scores and outputs of each head can tell apart, by length")
+    limits.add_arguments(new)
+    new.set_defaults(run=limits.run)
+
+    new = jobs.add_parser("figure", help="one figure of scores, mixers or heads, with its numbers")
+    figure.add_arguments(new)
+    new.set_defaults(run=figure.run)
     return top
 
 
@@ -204,8 +217,8 @@ def sample(arguments: argparse.Namespace) -> None:
 
 def compare(arguments: argparse.Namespace) -> None:
     """Measure what is not measured yet, then write the report."""
-    from rove_jax import report
     from rove_jax.evaluation import results, runs
+    from rove_jax.report import compare as report
 
     names = ("report.md", "report.json", "perplexity.png")
     if arguments.out.is_file():

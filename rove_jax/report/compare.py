@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rove_jax.analysis.picture import COLOURS, DASHES, MARKERS
 from rove_jax.config import Config, to_dict
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.perplexity import bootstrap
@@ -16,11 +17,6 @@ VARIANTS = {"nope": "NoPE", "rope": "RoPE", "rove": "RoVE", "custom": "custom"}
 SCALINGS = {"none": "unscaled", "linear": "PI", "ntk": "NTK", "dynamic_ntk": "dynamic NTK", "yarn": "YaRN"}
 COMPARABLE = ("tokenizer", "tokenizer_identity", "training_length", "data_fingerprint")
 """Provenance that must agree between runs whose perplexities are compared."""
-
-# Okabe and Ito's palette (told apart with any colour vision), in an order whose first two also differ in print.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vPX"
-DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def check_comparable(provenances: Sequence[dict]) -> None:
