@@ -14,7 +14,7 @@ from rove_jax.evaluation.ruler.fit import Plan, Sample, fit
 from rove_jax.evaluation.ruler.item import Item, Material
 
 FORMAT = 1
-"""To be raised when a generator is changed; `tests/test_ruler_golden.py` sees that it is."""
+"""To be raised when a generator is changed, or samples that were kept are taken for new ones."""
 
 
 def folder() -> Path:

@@ -10,7 +10,7 @@ from rove_jax.data import sources
 from rove_jax.errors import UsageError
 
 ABBREVIATIONS = frozenset(
-    "Mr Mrs Ms Dr Messrs St No Nos Gen Col Capt Lieut Hon Rev Sec Art vs etc viz cf Jr Sr Co".split()
+    "Mr Mrs Ms Dr Messrs St No Nos Gen Col Capt Lieut Hon Rev Sec Art vs etc viz cf Jr Sr Co p pp".split()
 )
 """Words whose point does not end a sentence."""
 END = re.compile(r"""(?P<word>\S*?)[.!?]+["')\]\u2019\u201d]*\Z""")

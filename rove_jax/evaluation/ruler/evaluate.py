@@ -85,12 +85,13 @@ def measure(
     found = []
     with Journal(journal, {"evaluation": fingerprint(of), "run": run.provenance["run"]}) as kept:
         done = {(row["task"], row["length"], row["scaling"], row["index"]) for row in kept.records}
+        base = Engine(run.config.model, run.params, batch_size=batch_size)
         count = len(models) * asked.samples
         with tqdm(
             total=count, initial=len(done), desc=f"{run.workdir.name}: ruler", unit="sample", disable=None, leave=False
         ) as bar:
             for one, rule, model in models:
-                engine = Engine(model, run.params, batch_size=batch_size)
+                engine = base.reading(model)
                 named = {"task": one.name, "length": one.length, "scaling": rule}
                 left = [sample for sample in made[one] if (*named.values(), sample.index) not in done]
                 for part in parts(left, one.length):

@@ -11,19 +11,22 @@ def ruler_table(document: dict[str, Any]) -> str:
     """Nats per token of the answer: a row per task, then the means of groups; a column per length and scaling."""
     found = document["results"]
     columns = list(dict.fromkeys((row["length"], row["scaling"]) for row in found))
-    names = list(dict.fromkeys(row["published_task"] for row in found))
-    cells: dict[tuple[str, int, str], dict] = {
-        (row["published_task"], row["length"], row["scaling"]): row for row in found
-    }
+    names = list(dict.fromkeys(name(row) for row in found))
+    cells = {(name(row), row["length"], row["scaling"]): row for row in found}
     one = len({scaling for _, scaling in columns}) == 1
     header = ["task", *(str(length) if one else f"{length} {scaling}" for length, scaling in columns)]
-    rows = [[name, *(cell(cells[name, *column]) for column in columns)] for name in names]
+    rows = [[each, *(cell(cells[each, *column]) for column in columns)] for each in names]
     groups = [group for group in GROUPS if any(row["group"] == group for row in found)]
     for group in groups:
         rows.append([f"mean {group}", *(number(group_mean(found, [group], *column), 3) for column in columns)])
     if len(groups) > 1:
         rows.append(["mean of groups", *(number(group_mean(found, groups, *column), 3) for column in columns)])
     return table(header, rows)
+
+
+def name(row: dict[str, Any]) -> str:
+    """A task's name, the same for its small form."""
+    return row["task"].removesuffix("_small")
 
 
 def cell(row: dict[str, Any]) -> str:
