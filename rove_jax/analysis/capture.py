@@ -61,9 +61,7 @@ def score_rotation(cfg: Model) -> Rotary:
     """The rotation that makes scores a function of distance; raises `UsageError` if the model has none."""
     rotary = cfg.rotations[0]
     if rotary is None or not {"q", "k"} <= set(cfg.turns) or rotary.turned(cfg.head_dim) == 0 or rotary.alpha == 0:
-        raise UsageError(
-            f"model.variant = {cfg.variant!r}: turns not both queries and keys; there is nothing to measure"
-        )
+        raise UsageError(f"model.variant = {cfg.variant!r}: does not turn both queries and keys; nothing to measure")
     return rotary
 
 

@@ -1,6 +1,6 @@
 """The four failures, and whether the output shows them, in every head of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +26,9 @@ class Draws(NamedTuple):
     first: np.ndarray
     second: np.ndarray
 
-    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        return ((int(a), int(b), int(c), int(d)) for a, b, c, d in zip(self.row, self.query, self.first, self.second))
-
-    def __len__(self) -> int:
-        return len(self.row)
+    def trials(self) -> list[tuple[int, int, int, int]]:
+        """One draw after the other."""
+        return list(zip(*(column.tolist() for column in self)))
 
 
 def draw(rows: int, length: int, count: int, seed: int) -> Draws:
@@ -123,7 +121,7 @@ def swap_rates(
     omega, scale = frequencies(rotary, cfg.head_dim), logit_scale(rotary) / cfg.head_dim**0.5
     chance, length = np.random.default_rng(seed), waves.shape[-1]
     joint, outcomes = 0, {"": [], "_context": []}
-    for index, (row, query, first, second) in enumerate(drawn):
+    for index, (row, query, first, second) in enumerate(drawn.trials()):
         pairs = aliasing.attention_invariance(waves[0, index], waves[1, index], dtype)
         joint += len(pairs)
         if not len(pairs):
@@ -151,7 +149,7 @@ def swap_rates(
                     rest=rest,
                 )
             )
-    rates: dict[str, float | None] = {"swap_pairs": joint / len(drawn) / (length * (length - 1) / 2)}
+    rates: dict[str, float | None] = {"swap_pairs": joint / len(drawn.row) / (length * (length - 1) / 2)}
     for name, swapped in outcomes.items():
         unseen = np.concatenate([x.unseen(dtype) for x in swapped]) if swapped else None
         rates[f"swap_unseen{name}"] = None if unseen is None else float(unseen.mean())

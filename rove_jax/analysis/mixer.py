@@ -22,7 +22,7 @@ def rotation(angles: Float[np.ndarray, " h"], head_dim: int, pairing: Pairing) -
     turned = channel_pairs(np.eye(head_dim), pairing, 2 * len(angles)) * np.exp(1j * np.asarray(angles))
     matrix = np.eye(head_dim)
     first, second = pair_channels(len(angles), pairing)
-    matrix[first], matrix[second] = turned.real.T, turned.imag.T
+    matrix[first], matrix[second] = np.real(turned).T, np.imag(turned).T
     return matrix
 
 

@@ -41,7 +41,7 @@ def view(cfg: Model, captured: Captured, seed: int) -> View:
     """A draw from the first layer and head of what was captured."""
     rotary = score_rotation(cfg)
     omega = frequencies(rotary, cfg.head_dim)
-    ((row, query, first, second),) = draw(captured.query.shape[1], captured.query.shape[2], 1, seed)
+    row, query, first, second = draw(captured.query.shape[1], captured.query.shape[2], 1, seed).trials()[0]
     keys = captured.key[0, row, [first, second], 0]
     found = qk_coefficients(captured.query[0, row, query, 0][None], keys, rotary.pairing, 2 * len(omega))
     name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}, the head's own amplitudes and phases"
@@ -91,7 +91,7 @@ def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: in
         for m, c in zip(fit, shown.constant)
     ]
     picture.line(1, "normal variables", [0, length], [np.mean(share)] * 2, 6, linewidth=1)
-    joint = aliasing.attention_invariance(*waves, dtype)
+    joint = aliasing.attention_invariance(waves[0], waves[1], dtype)
     picture.dots(2, f"{len(joint):,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
     picture.dress(1, "|m1 - m2|", "share of all pairs so far apart", ylim=(0, None))
     picture.dress(2, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
@@ -111,8 +111,7 @@ def heads(document: dict) -> Picture:
         for record in records:
             if record["length"] == longest:
                 matrix[layers.index(record["layer"]), columns.index(record["head"])] = record[name]
-        scale = {"vmin": 0, "vmax": 1} if panel in (0, 1, 2) else {"vmin": 0}
-        picture.image(panel, matrix, **scale)
+        picture.image(panel, matrix, vmin=0, vmax=1 if panel in (0, 1, 2) else None)
         picture.axes[panel].set(xlabel="head", ylabel="layer")
         picture.axes[panel].set_xticks(range(len(columns)), columns)
         picture.axes[panel].set_yticks(range(len(layers)), layers)

@@ -61,7 +61,7 @@ class Picture:
         self.axes[panel].stairs(heights, edges, fill=True, color=colour, alpha=0.35, label=series)
 
     def image(self, panel: int, matrix: np.ndarray, *, label: str = "", diverging: bool = False, **look: Any) -> None:
-        """A matrix as colours, with their scale: white is 0 in a diverging one. Rows of the CSV: (row, column, value)."""
+        """A matrix as colours, with their scale; in a diverging one white is 0. In the CSV: row, column, value."""
         for row, values in enumerate(matrix):
             self.record(panel, f"row {row}", range(len(values)), values)
         usual: dict[str, Any] = {"cmap": "cividis", "aspect": "auto", "interpolation": "nearest"}
@@ -87,9 +87,9 @@ class Picture:
 
         written = []
         with rc_context({"svg.hashsalt": name}):  # the same picture is the same file
-            for kind, options in (("png", {"dpi": 180}), ("svg", {"metadata": {"Date": None}})):
+            for kind in ("png", "svg"):
                 image = io.BytesIO()
-                self.drawing.savefig(image, format=kind, **options)
+                self.drawing.savefig(image, format=kind, dpi=180, metadata={"Date": None} if kind == "svg" else None)
                 written.append(folder / f"{name}.{kind}")
                 results.write(written[-1], image.getvalue())
         written.append(folder / f"{name}.csv")

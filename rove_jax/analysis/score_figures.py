@@ -143,7 +143,7 @@ def swap_of_two(length: int = 8192) -> Picture:
     frequencies, n = rope_frequencies(PAIRS, BASE), np.arange(PAIRS)
 
     def channels(pairs: np.ndarray) -> np.ndarray:
-        return np.concatenate([pairs.real, pairs.imag], -1)
+        return np.concatenate([np.real(pairs), np.imag(pairs)], -1)
 
     z = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set("ripple", PAIRS)]))
     waves = rope_product(z, frequencies, np.arange(length))

@@ -2,9 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from rove_jax.config import ScalingRule
+from rove_jax.errors import UsageError, require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, nargs="+", help="from 0 (default: all)")
     parser.add_argument("--heads", type=int, nargs="+", help="query heads, from 0 (default: all)")
     parser.add_argument("--draws", type=int, default=8, help="queries of each head, with two keys each (default: 8)")
-    parser.add_argument(
-        "--dtype", default="bfloat16", help="where scores are equal: bfloat16 (default), float16, float32"
-    )
+    parser.add_argument("--dtype", default="bfloat16", help="in which scores are equal (default: bfloat16)")
     parser.add_argument(
         "--scaling",
         choices=get_args(ScalingRule),
@@ -40,7 +39,6 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.analysis import model_figures
     from rove_jax.analysis.limits import Asked, mean_over_heads, measure_limits
     from rove_jax.analysis.picture import as_csv
-    from rove_jax.errors import UsageError
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.tables import number, table
 
@@ -76,9 +74,9 @@ def run(arguments: argparse.Namespace) -> None:
     print("\nWritten:", *written, sep="\n")
 
 
-def checkpoint(text: str) -> int | str:
+def checkpoint(text: str) -> int | Literal["last", "best"]:
     """A checkpoint as the command line names it; raises `UsageError` for another word."""
-    from rove_jax.errors import require
-
-    require(text in ("last", "best") or text.isdecimal(), "--step", text, "must be last, best or a step")
-    return int(text) if text.isdecimal() else text
+    if text == "last" or text == "best":
+        return text
+    require(text.isdecimal(), "--step", text, "must be last, best or a step")
+    return int(text)
