@@ -113,6 +113,7 @@ def test_intervals_are_wilsons():
         assert wilson(correct, count) == pytest.approx(oracle.wilson(correct, count), abs=1e-9)
 
 
+@pytest.mark.slow  # compiles
 def test_a_curve_of_a_model_that_knows_nothing_is_chance(tmp_path):
     cfg = config.Model(layers=1, width=8, query_heads=1, kv_heads=1, head_dim=8, mlp_width=8, vocab=257)
     params = jax.tree.map(np.zeros_like, functional.init(cfg, jax.random.key(0)))

@@ -106,6 +106,7 @@ def test_of_one_sample_there_is_no_error():
     assert score.summarise(scored(ITEMS[:1]))["standard_error"] is None
 
 
+@pytest.mark.slow  # compiles
 def test_a_model_that_knows_nothing_costs_the_logarithm_of_the_vocabulary():
     cfg = config.Model(layers=1, width=8, query_heads=1, kv_heads=1, head_dim=8, mlp_width=8, vocab=257)
     params = jax.tree.map(np.zeros_like, functional.init(cfg, jax.random.key(0)))

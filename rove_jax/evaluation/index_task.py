@@ -129,7 +129,7 @@ def candidates(tokenizer: Tokenizer, text: str, named: Sequence[str]) -> tuple[n
     return stem, np.array([one[-1] for one in ids], np.int32)
 
 
-def longest(length: int, make: Callable[[int, int], IndexTask], most: int, samples: int) -> IndexTask:
+def longest(length: int, make: Callable[[int, int], IndexTask], most: int, samples: int, variant: Variant) -> IndexTask:
     """The task with the most items, up to `most`, whose prompts, end-of-text before them and the answer's token are all
     within `length` tokens. `make` takes the number of items and of samples.
 
@@ -151,7 +151,8 @@ def longest(length: int, make: Callable[[int, int], IndexTask], most: int, sampl
         task = make(items, samples)
         if size(task) <= length:
             return task
-    raise UsageError(f"--lengths = {length}: two items take {size(make(2, samples))} tokens; choose longer ones")
+    least = size(make(2, samples))
+    raise UsageError(f"--lengths = {length}: two items of {variant} take {least} tokens; choose longer, or --variants")
 
 
 def score_index_task(task: IndexTask, scores: Sequence[Score]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The index task against length: a model asked, its accuracies as records, as a table and as a figure."""
 
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def index_tasks(
                 given = {"tokenizer": tokenizer, "variant": variant, "shots": shots}
                 return make_index_task(items, n_samples=count, seed=seed, **given)
 
-            task = longest(length, make, most, samples)
+            task = longest(length, make, most, samples, variant)
             if task.n_items > before:  # a list of all the words there are is not made longer
                 yield variant, length, task
             before = task.n_items
@@ -138,12 +139,12 @@ def figure(records: Sequence[dict[str, Any]], training_length: int, title: str) 
     width = 1 + len(rules)
     plot, axes = pyplot.subplots(len(variants), width, figsize=(4 * width, 3 * len(variants)), squeeze=False)
     for line, variant in zip(axes, variants):
-        for rule, heat in zip(rules, line[1:]):
+        for rule, dash, heat in zip(rules, itertools.cycle(("-", "--", ":")), line[1:]):
             rows = [row for row in records if row["variant"] == variant and row["scaling"] == rule]
             lengths = [row["length"] for row in rows]
             shares = np.array([row["accuracy"] for row in rows])
             low, high = np.array([row["interval"] for row in rows]).T
-            line[0].errorbar(lengths, shares, [shares - low, high - shares], marker="o", capsize=3, label=rule)
+            line[0].errorbar(lengths, shares, [shares - low, high - shares], marker="o", capsize=3, label=rule, ls=dash)
             parts = [[right / count if count else np.nan for count, right in by_depth(row)] for row in rows]
             image = heat.imshow(np.array(parts).T, vmin=0, vmax=1, aspect="auto", origin="lower", cmap="viridis")
             heat.set_xticks(range(len(lengths)), [str(length) for length in lengths], rotation=45, fontsize=7)
@@ -154,6 +155,8 @@ def figure(records: Sequence[dict[str, Any]], training_length: int, title: str) 
         line[0].plot(*zip(*sorted(set(chances))), color="grey", linestyle=":", label="chance")
         line[0].axvline(training_length, color="grey", linewidth=0.8, label="trained on")
         line[0].set_xscale("log", base=2)
+        ticks = sorted({row["length"] for row in records if row["variant"] == variant})
+        line[0].set_xticks(ticks, [str(length) for length in ticks], rotation=45, fontsize=7)
         line[0].set(title=variant, xlabel="context, tokens", ylabel="accuracy", ylim=(-0.02, 1.02))
         line[0].legend(fontsize=7)
     plot.suptitle(title)
