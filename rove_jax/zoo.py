@@ -5,10 +5,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from rove_jax import config, sharding
+from rove_jax import config, sharding, storage
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
-from rove_jax.training.checkpoint import Checkpoints, check_local, say
+from rove_jax.training.checkpoint import Checkpoints, say
 from rove_jax.training.run_folder import stored_config
 
 
@@ -33,8 +33,8 @@ def load_model(
     last is the newest that is whole; damaged ones after it are named on stderr. Raises `UsageError` if there is no run
     or no such checkpoint, `RunError` if the one asked for, or every one, is damaged.
     """
-    path = Path(path)
-    check_local(path)
+    path = storage.place(path)
+    storage.check(path)
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder; give the folder of a training run")
     with Checkpoints(path) as checkpoints:

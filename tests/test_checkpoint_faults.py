@@ -14,7 +14,7 @@ from tiny_runs import SETTINGS, changed, corpus, keep_programs, saved_steps, set
 
 from rove_jax import config, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, loop, retries, setup, state, stored
+from rove_jax.training import checkpoint, loop, retries, setup, shelf, state, stored
 from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.stored import Damaged
 
@@ -184,7 +184,7 @@ def test_after_a_write_that_failed_nothing_is_told_of_it_behind_the_last_line(
 
 def test_what_could_not_be_deleted_is_in_nobody_s_way(tmp_path, fresh, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(shelf.shutil, "rmtree", lambda *_, **__: None)
         saved(tmp_path, fresh, RECORD, {1: None, 2: None}, keep_last=1)
         saved(tmp_path, fresh, RECORD, {1: None}, keep_last=2)
         saved(tmp_path, fresh, RECORD, {3: None}, keep_last=1)

@@ -83,7 +83,7 @@ def test_the_damaged_array_is_named(workdir, capsys):
     [
         (["--workdir", "nowhere"], "--workdir nowhere: no such folder"),
         (["--workdir", "."], ".: holds no checkpoints/"),
-        (["--workdir", "gs://bucket/run"], "gs://bucket/run: a run folder cannot lie in an object store"),
+        (["--workdir", "s3://bucket/run"], "s3://bucket/run: no such kind of storage is known here"),
         (["--workdir", "run", "--step", "9"], "--step 9: no such checkpoint in run; there are 1, 2, 3"),
         (["--workdir", "run", "--stp", "9"], "--stp: no such option; did you mean --step?"),
         ([], "--workdir"),

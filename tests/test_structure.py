@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER: list[str] = (
-    "errors config recipes scaling rotary distributed sharding attention models losses data training zoo "
+    "errors config storage recipes scaling rotary distributed sharding attention models losses data training zoo "
     "evaluation analysis planning report cli"
 ).split()
 """A module imports from its own part and from those to the left."""

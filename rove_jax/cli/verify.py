@@ -1,7 +1,6 @@
 """`python -m train verify --workdir DIR`: whether the checkpoints of a run are, bit for bit, what was saved."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,12 @@ def verify(arguments: argparse.Namespace) -> int:
     """What `main` does, errors raised."""
     import jax
 
-    from rove_jax.training.checkpoint import Checkpoints, check_local
+    from rove_jax import storage
+    from rove_jax.training.checkpoint import Checkpoints
 
     jax.config.update("jax_platforms", "cpu")  # the accelerators may be in the hands of the run itself
-    check_local(arguments.workdir)
+    arguments.workdir = storage.place(arguments.workdir)
+    storage.check(arguments.workdir)
     if not arguments.workdir.is_dir():
         raise UsageError(f"--workdir {arguments.workdir}: no such folder; give the folder of a training run")
     with Checkpoints(arguments.workdir) as checkpoints:
@@ -62,6 +63,7 @@ def whole(step: int, stored: Any) -> bool:
     """Examine a checkpoint (a `Stored`), print a line about it, and return whether it is whole, or gone by now."""
     from tqdm import tqdm
 
+    from rove_jax.training.shelf import there
     from rove_jax.training.stored import DAMAGED, Damaged
 
     faults, count, size = [], 0, 0
@@ -74,7 +76,7 @@ def whole(step: int, stored: Any) -> bool:
                 faults += [looked.fault] if looked.fault else []
     except Damaged as error:
         faults.append(str(error).partition(DAMAGED)[2])
-    if faults and not os.path.lexists(stored.where):
+    if faults and not there(stored.where):
         print(f"step {step}: deleted by its run in the meantime", flush=True)
         return True
     more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""

@@ -11,7 +11,6 @@
 
 import datetime
 import json
-import os
 import shlex
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 import jax
 
+from rove_jax import storage
 from rove_jax.errors import RunError, UsageError
 from rove_jax.training.run_folder import versions
 
@@ -56,22 +56,22 @@ def write(path: Path, content: dict | str | bytes) -> None:
     """Write JSON, text or bytes to `path` so that it holds the old content or the new, never a part."""
     if isinstance(content, dict):
         content = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    data = content.encode() if isinstance(content, str) else content
+    path = storage.place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
+        storage.replace(path, content)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def check_writable(path: Path, name: str) -> None:
     """Raise `UsageError` naming the option unless a file can be put at `path`: to be asked before the long part."""
+    path = storage.place(path)
+    storage.check(path, writes=True)
     if path.is_dir():
         raise UsageError(f"{name} = {str(path)!r}: is a folder; give the path of a file")
+    if storage.remote(path):
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from rove_jax import zoo
+from rove_jax import storage, zoo
 from rove_jax.config import Config, fingerprint, to_dict
 from rove_jax.data import prepare, tokenizers
 from rove_jax.evaluation import results
@@ -39,8 +39,8 @@ class Run:
         """What identifies the checkpoint in a result file."""
         cfg = self.config
         return {
-            "run": self.workdir.resolve().name,
-            "checkpoint": str(self.workdir.resolve()),
+            "run": storage.absolute(self.workdir).name,
+            "checkpoint": str(storage.absolute(self.workdir)),
             "step": self.step,
             "config_hash": fingerprint(dict(learnt(to_dict(cfg)))),
             "data_fingerprint": self.origin.data_fingerprint,
@@ -57,6 +57,7 @@ def open_run(workdir: Path, *, step: Step = "last") -> Run:
 
     Raises `UsageError` if there is no run or no such checkpoint, or if its tokenizer is another one now.
     """
+    workdir = storage.place(workdir)
     loaded = zoo.load_model(workdir, step=step)
     tokenizer = tokenizers.load(loaded.config.data)
     origin = Origin(loaded.metadata["data_fingerprint"], loaded.metadata["tokenizer_identity"])

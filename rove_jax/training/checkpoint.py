@@ -1,39 +1,29 @@
 """The checkpoints of a run: which there are, which are kept, how one is written, and what becomes of damaged ones.
 
-`checkpoints/STEP/` is one checkpoint (see `stored`), written by Orbax under another name and renamed when whole. A
-folder that is found damaged is moved to `checkpoints/STEP.damaged` when the run goes on; nothing deletes it.
+`checkpoints/STEP/` is one checkpoint (see `stored`), written by Orbax, and seen by nobody before it is whole (`shelf`).
+A folder that is found damaged is moved to `checkpoints/STEP.damaged` when the run goes on; nothing deletes it.
 """
 
-import errno
-import itertools
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 from tqdm import tqdm
 
-from rove_jax import distributed
+from rove_jax import distributed, storage
 from rove_jax.errors import RunError, UsageError
 from rove_jax.training import retention
 from rove_jax.training.digest import by_path
 from rove_jax.training.retries import Retries
 from rove_jax.training.saver import WRITE_FAULTS, Saver
+from rove_jax.training.shelf import COMMIT, FOLDER, Shelf
 from rove_jax.training.state import State
 from rove_jax.training.stored import FORMAT, Damaged, Stored, describe, first_line, sealed
 
 Found = TypeVar("Found")
-
-FOLDER = "checkpoints"
-
-SPARE = 2**20
-"""Bytes that a checkpoint takes beyond its arrays, at most."""
 
 SETTLE, RETRY = 1, 2
 """What `Checkpoints.wish` may want."""
@@ -47,23 +37,27 @@ class Checkpoints:
 
         Raises `UsageError` if there is nothing to read, or a checkpoint of another format.
         """
-        check_local(run_folder)
-        self.folder = epath.Path(run_folder).resolve() / FOLDER
+        run_folder = storage.place(run_folder)
+        storage.check(run_folder)
+        self.shelf = Shelf(run_folder)
+        self.folder = self.shelf.folder
         self.keep_last, self.keep_every = keep_last, keep_every
         if keep_last is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.clear()
+            if self.writer:
+                self.shelf.clear()
         elif not self.folder.is_dir():
             raise UsageError(f"{run_folder}: holds no {FOLDER}/; give the folder of a training run")
         self.losses: dict[int, float | None] = {}
         """Validation loss, if any, by step of the checkpoints that are whole as far as is known."""
         self.damaged: dict[int, Damaged] = {}
-        for entry in self.folder.iterdir():
-            if entry.name.isdecimal() and str(int(entry.name)) == entry.name:
-                try:
-                    self.losses[int(entry.name)] = Stored(entry).metadata()["validation_loss"]
-                except Damaged as error:
-                    self.damaged[int(entry.name)] = error
+        for step in self.shelf.steps():
+            try:
+                self.losses[step] = self.stored(step).metadata()["validation_loss"]
+            except Damaged as error:
+                self.damaged[step] = error
+        self.before: list[Callable[[], object]] = []
+        """Called by each write, before anything is written; the write fails if one of WRITE_FAULTS is raised."""
         self.saver = Saver()
         self.pending: tuple[int, float | None] | None = None
         """Step and validation loss of the checkpoint that is being written."""
@@ -78,15 +72,8 @@ class Checkpoints:
         """Whether this process is the one that renames and deletes."""
         return self.keep_last is not None and jax.process_index() == 0
 
-    def clear(self) -> None:
-        """Remove what an interrupted write or deletion has left, by us and not by Orbax, whose thread for it outlives a
-        command that fails early and prints a traceback."""
-        if self.writer:
-            for leftover in [*self.folder.glob("*.orbax-checkpoint-tmp*"), *self.folder.glob("*.deleting*")]:
-                shutil.rmtree(leftover, ignore_errors=True)
-
     def stored(self, step: int) -> Stored:
-        return Stored(self.folder / str(step))
+        return Stored(self.shelf[step])
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending."""
@@ -141,10 +128,9 @@ class Checkpoints:
         """Forget a damaged step; open for writing, move its folder out of the way of a later save. Says where to."""
         self.losses.pop(step, None)
         self.damaged.pop(step, None)
-        where = self.folder / str(step)
-        if not self.writer or not os.path.lexists(where):
+        if not self.writer or not self.shelf.holds(step):
             return ""
-        return f"; moved to {renamed(where, 'damaged').name}"
+        return f"; moved to {self.shelf.set_aside(step)}"
 
     def restore(self, step: int, target: State) -> State:
         """The state at `step`, in the shapes, dtypes and shardings of `target`, all equal to those stored."""
@@ -188,7 +174,9 @@ class Checkpoints:
         about = {"format": FORMAT, "step": step, "validation_loss": validation_loss, **metadata}
         values = sealed({**about, "arrays": describe(items)})
         try:
-            self.saver.save(self.folder / str(step), items, values, lambda: self.prepare(step, state))
+            self.saver.save(self.shelf[step], items, values, lambda: self.prepare(step, state))
+        except RunError:
+            raise
         except WRITE_FAULTS as error:
             self.failed(step, error)
         else:
@@ -196,9 +184,11 @@ class Checkpoints:
 
     def wish(self) -> int:
         """What this process would have all of them do next about a write: SETTLE it, since it has come to its end here,
-        or RETRY, since there is one owed and the pause is over. 0: nothing. At the price of a look at the disk."""
+        or RETRY, since there is one owed and the pause is over. 0: nothing. At the price of a look at the disk; into a
+        bucket, where that costs more, it is not looked by a process that is alone."""
         if self.pending:
-            return SETTLE if self.saver.ended(self.folder / str(self.pending[0])) else 0
+            last = None if self.shelf.remote else self.shelf[self.pending[0]] / COMMIT
+            return SETTLE if self.saver.ended(last) else 0
         return RETRY if self.retries.due() else 0
 
     def settle(self) -> None:
@@ -227,7 +217,8 @@ class Checkpoints:
 
     def failed(self, step: int, error: BaseException) -> None:
         distributed.meet("write given up")  # none of them writes to its folder any more
-        self.clear()
+        if self.writer:
+            self.shelf.clear()
         self.failure = f"{self.folder}: writing step {step} failed ({first_line(error)}); {self.kept()}"
         if not self.retries.failed():
             raise RunError(self.failure) from error
@@ -235,24 +226,20 @@ class Checkpoints:
             say(f"{self.failure}; {self.retries}")
 
     def delete_old(self) -> None:
-        """Delete what no rule keeps, under another name, so that no half of a checkpoint ever bears a step's."""
+        """Delete what no rule keeps."""
         assert self.keep_last is not None, "open for reading"
         for step in self.losses.keys() - retention.kept(self.losses, last=self.keep_last, every=self.keep_every):
             del self.losses[step]
             if self.writer:
-                shutil.rmtree(renamed(self.folder / str(step), "deleting"), ignore_errors=True)
+                self.shelf.delete(step)
 
     def prepare(self, step: int, state: State) -> None:
-        """Make way for a checkpoint. Raises `OSError` if the disk has no room for it, or takes no files: one line
-        beforehand, not a hundred failing writers."""
+        """Make way for a checkpoint. Raises `OSError` if there is no room for it, or what `before` raises."""
+        for call in self.before:
+            call()
         self.set_aside(step)
-        bytes_needed = round(1.1 * sum(leaf.nbytes for leaf in jax.tree.leaves(state))) + SPARE
-        free = shutil.disk_usage(self.folder).free
-        if free < bytes_needed:
-            needs = f"{bytes_needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free"
-            raise OSError(errno.ENOSPC, f"no space for a checkpoint: {needs}")
         if self.writer:
-            tempfile.TemporaryFile(dir=self.folder).close()
+            self.shelf.check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(state)))
 
     def kept(self) -> str:
         """In words, what there is to go on from."""
@@ -272,27 +259,6 @@ class Checkpoints:
                 raise
         finally:
             self.saver.close()
-
-
-def renamed(where: epath.Path, ending: str) -> epath.Path:
-    """Rename `where` to the first of STEP.ENDING, STEP.ENDING1, ... that is free: what NFS still holds cannot be
-    deleted and keeps its name."""
-    names = (where.with_name(f"{where.name}.{ending}{number or ''}") for number in itertools.count())
-    return where.rename(next(name for name in names if not os.path.lexists(name)))
-
-
-def check_local(run_folder: Path) -> None:
-    """Raise `UsageError` for a folder in a store such as gs://, which has neither the locks nor the appending to files,
-    nor the renaming at one stroke, that a run folder is safe by; or whose name is no UTF-8, as tensorstore has it."""
-    scheme, _, rest = str(run_folder).partition(":/")
-    if rest and scheme.isalnum() and len(scheme) > 1:
-        advice = "give a folder on a disk or on a file system that is mounted, and copy it when the run is done"
-        raise UsageError(f"{scheme}://{rest.lstrip('/')}: a run folder cannot lie in an object store; {advice}")
-    try:
-        os.path.realpath(run_folder).encode()
-    except UnicodeEncodeError as error:
-        advice = "rename it, or set LC_ALL to a locale of UTF-8"
-        raise UsageError(f"{ascii(str(run_folder))}: its name is not UTF-8 here; {advice}") from error
 
 
 def say(line: str) -> None:

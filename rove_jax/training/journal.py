@@ -40,6 +40,11 @@ class Journal:
             self.metrics.write({"step": step, **first, **validated, **numbers, **speed})
         self.clock.restart(step)
 
+    def flush(self) -> None:
+        """See to it that all rows are in the files. Raises `OSError`."""
+        if self.metrics:
+            self.metrics.flush()
+
     def __enter__(self) -> "Journal":
         return self
 

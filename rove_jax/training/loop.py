@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from rove_jax import config, distributed, sharding
+from rove_jax import config, distributed, sharding, storage
 from rove_jax.data import pipeline, prepare, tokenizers
 from rove_jax.errors import RunError, UsageError
 from rove_jax.training import setup as setups
@@ -75,7 +75,7 @@ def run(
     Raises `UsageError`, before any training, for settings that cannot run here or are not those of the run in
     `workdir`; `RunError` for a loss that is not finite or a disk that takes no more, the last good checkpoint kept.
     """
-    workdir = Path(workdir)
+    workdir = storage.place(workdir)
     end = min(settings.training.steps, settings.training.stop_after or settings.training.steps)
     check_allowed(allow_change)
     changed = check_owner(workdir, settings, allow_change)
@@ -95,6 +95,8 @@ def run(
         checkpoints = stack.enter_context(
             Checkpoints(workdir, keep_last=settings.training.keep_last, keep_every=settings.training.keep_every)
         )
+        if folder:
+            checkpoints.before.append(folder.send)
         start = starts.find(setup, checkpoints, origin, workdir, allow_change)
         if start.step > settings.training.steps:
             steps = settings.training.steps
@@ -115,7 +117,10 @@ def run(
                 say(line)
         trainer = Trainer(setup, tokenizer.eot, prepared, checkpoints, {"config": config.to_dict(settings), **record})
         with request.waiting():
-            return trainer.train(start, end, workdir, request, profile_steps=profile_steps, writer=writer)
+            work = folder.work if folder else workdir
+            if storage.remote(work):
+                profile_steps = 0  # of one process alone, which sends what it writes
+            return trainer.train(start, end, work, request, profile_steps=profile_steps, writer=writer)
 
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:
@@ -174,6 +179,7 @@ class Trainer:
         update = compile_update(setup.settings, setup.model, self.eot, setup.optimizer, setup.target, setup.mesh)
         journal = Journal(workdir, setup.settings, start.step, writer=writer)
         profile = Profile(workdir / PROFILE, first=start.step, end=end, count=profile_steps)
+        self.checkpoints.before.insert(0, journal.flush)
         agreement = Agreement(request, setup.mesh)
         feed = Feed(
             self.batches(start.step),

@@ -3,13 +3,13 @@
 import contextlib
 import datetime
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from rove_jax import storage
 from rove_jax.errors import RunError, UsageError
 
 FILE = "metrics.jsonl"
@@ -32,7 +32,7 @@ class Metrics:
 
         self.path = folder / FILE
         whole = [row for row in read_rows(self.path) if row["step"] <= step]
-        replace_text(self.path, "".join(encode(row) for row in whole))
+        storage.replace(self.path, "".join(encode(row) for row in whole))
         self.file = self.path.open("a")
         (folder / EVENTS).mkdir(exist_ok=True)
         self.events = EventsWriter(str(folder / EVENTS / "events"))
@@ -51,6 +51,10 @@ class Metrics:
                 self.flushed = time.monotonic()
         except OSError as error:
             raise RunError(f"{self.path}: {error.strerror}; the run stops at step {row['step']}") from error
+
+    def flush(self) -> None:
+        """See to it that all rows are in the files. Raises `OSError`."""
+        self.events.flush()
 
     def write_event(self, *, step: int, values: dict[str, float] | None = None, session_log: bool = False) -> None:
         """One TensorBoard event. `session_log` tells it to forget what it has from `step` on."""
@@ -93,13 +97,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise UsageError(f"{path}: is damaged (a line is no row with a step); mend it, or move it away")
     return rows
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that at every moment it holds either what it held or `text`."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text)
-    os.replace(draft, path)
 
 
 class Clock:

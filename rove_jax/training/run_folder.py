@@ -1,5 +1,8 @@
 """The folder of a run: whose it is, who is writing to it, and what it says of itself.
 
+In a bucket, where nothing can be appended to, rows of metrics are gathered in a folder of this machine and sent before
+each checkpoint and at the end: what a killed run has not sent, it does again from its last checkpoint.
+
 config.json   the resolved config        metrics.jsonl, tensorboard/   numbers by step
 run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
 """
@@ -9,14 +12,17 @@ import fcntl
 import importlib.metadata
 import json
 import platform
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from rove_jax import config
+from rove_jax import config, storage
 from rove_jax.errors import RunError, UsageError, nearest
-from rove_jax.training.checkpoint import FOLDER, check_local
-from rove_jax.training.metrics import EVENTS, FILE, read_rows, replace_text
+from rove_jax.storage.lease import Lease
+from rove_jax.training.checkpoint import FOLDER
+from rove_jax.training.metrics import EVENTS, FILE, read_rows
 
 CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
 
@@ -36,6 +42,7 @@ FREE = {
     "training.keep_every": "the same",
     "training.data_timeout_seconds": "how long to wait",
     "training.heartbeat_seconds": "the same",
+    "training.join_seconds": "the same",
     "training.keep_last": "the same",
     "training.log_every": "the same",
     "training.on_nonfinite": "what to do where nothing is learnt",
@@ -64,11 +71,21 @@ class RunFolder:
         Raises `UsageError`, before anything is written, if the folder holds something else, another run, or the same
         run in another process's hands; `RunError` if it cannot be written to.
         """
-        self.path = path
+        self.path = self.work = path = storage.place(path)
+        """Where it is, and where what grows is written: the same but for a bucket."""
+        self.sent: dict[Path, tuple[int, int]] = {}
+        """Files of `work` that are in the bucket, as they were when they were sent: time of change, size."""
         changed = check_owner(path, settings, allowed)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self.lock = take(path / LOCK)
+            self.lock: IO[str] | Lease
+            if not storage.remote(path):
+                self.lock = take(path / LOCK)
+            else:
+                self.lock = Lease(path / LOCK, seconds=settings.training.heartbeat_seconds)
+                self.work = Path(tempfile.mkdtemp(prefix="rove-run-"))
+                if (path / FILE).exists():
+                    storage.replace(self.work / FILE, (path / FILE).read_bytes())
             if not changed and stored_config(path) != config.to_dict(settings):  # else once it is known from which step
                 self.write(CONFIG, config.to_dict(settings))
         except FileExistsError as error:
@@ -78,21 +95,44 @@ class RunFolder:
 
     def write(self, name: str, values: dict[str, Any]) -> None:
         try:
-            replace_text(self.path / name, json.dumps(values, indent=2) + "\n")
+            storage.replace(self.path / name, json.dumps(values, indent=2) + "\n")
         except OSError as error:
             raise RunError(f"{self.path / name}: {error.strerror}") from error
+
+    def send(self) -> None:
+        """See to it that what has been written to `work` is in `path`. Raises `OSError` if that does not succeed,
+        `RunError` if another process has taken the folder over."""
+        if not isinstance(self.lock, Lease):
+            return
+        self.lock.check()
+        for file in sorted(file for file in self.work.rglob("[!.]*") if file.is_file()):
+            now = (file.stat().st_mtime_ns, file.stat().st_size)
+            if self.sent.get(file) != now:
+                (self.path / file.relative_to(self.work).as_posix()).write_bytes(file.read_bytes())
+                self.sent[file] = now
 
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.lock.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            self.send()
+            if self.work != self.path:
+                shutil.rmtree(self.work, ignore_errors=True)
+        except OSError as error:
+            if kind is None:  # else what ends the run already is the better explanation
+                raise RunError(f"{self.path}: {error.strerror}; the last rows of metrics are in {self.work}") from error
+        except RunError:
+            if kind is None:
+                raise
+        finally:
+            self.lock.close()
 
 
 def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()) -> list[Change]:
     """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
     has neither a checkpoint nor a row of metrics to lose. Returns what differs and is `allowed` to: fields or parts."""
-    check_local(path)
+    storage.check(path, writes=True)
     for name in (CONFIG, RECORD, FILE, EVENTS, FOLDER):
         there, right, wrong = path / name, *(("folder", "file") if name in (EVENTS, FOLDER) else ("file", "folder"))
         if there.exists() and there.is_dir() != (right == "folder"):

@@ -133,9 +133,11 @@ class Saver:
                 self.note(error)
         return self.error is not None
 
-    def ended(self, where: epath.Path) -> bool:
-        """Whether the write to `where` is done or has failed, at the price of a look at the disk."""
-        return self.failed() or (where.exists() if self.joint.client is None else self.joint.stage == self.RENAMED)
+    def ended(self, last: epath.Path | None) -> bool:
+        """Whether the write has failed, or is done, which one process alone sees by the file `last`, if it is given."""
+        if self.joint.client is None:
+            return self.failed() or (last is not None and last.exists())
+        return self.failed() or self.joint.stage == self.RENAMED
 
     def note(self, error: BaseException) -> None:
         """Remember what a write failed with, and let the others know."""

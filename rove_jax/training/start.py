@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rove_jax import config
+from rove_jax import config, storage
 from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
-from rove_jax.training.checkpoint import Checkpoints, check_local
+from rove_jax.training.checkpoint import Checkpoints
 from rove_jax.training.run_folder import Change, Origin
 from rove_jax.training.setup import Setup
 
@@ -54,7 +54,7 @@ def weights_of(folder: Path, setup: Setup, origin: Origin) -> tuple[Any, str, tu
     scaling and alpha. The tokenizer may not, nor the shapes, nor pairing, base and dims of a rotation that both have.
     """
     name = f"training.init_from = {str(folder)!r}"
-    check_local(folder)
+    folder = storage.place(folder)
     if not folder.is_dir():
         raise UsageError(f"{name}: no such folder")
 

@@ -19,7 +19,9 @@ import tensorstore
 from etils import epath
 from jax.experimental import multihost_utils
 
+from rove_jax import storage
 from rove_jax.errors import RunError, UsageError
+from rove_jax.storage import bucket
 from rove_jax.training.digest import by_path, digests, kind
 
 FORMAT = 2
@@ -58,18 +60,14 @@ class Stored:
     def __init__(self, where: epath.Path) -> None:
         self.where = where
 
-    @property
-    def url(self) -> str:
-        """Of the folder, as tensorstore has it."""
-        text = str(self.where)
-        return text if "://" in text else f"file://{text}"
-
     def damaged(self, what: str) -> Damaged:
         return Damaged(f"{self.where}{DAMAGED}{what}")
 
-    def forbidden(self, what: str) -> RunError:
+    def unread(self, what: str, error: Exception) -> RunError:
         """An error that is no `Damaged`, so that nothing steps back over a checkpoint that may be whole."""
-        return RunError(f"{self.where}: {what} may not be read by this user; nothing is known of any damage")
+        forbidden = isinstance(error, PermissionError) or "PERMISSION_DENIED" in str(error)
+        why = "may not be read by this user" if forbidden else f"cannot be reached ({first_line(error)})"
+        return RunError(f"{self.where}: {what} {why}; nothing is known of any damage")
 
     def metadata(self) -> dict[str, Any]:
         """What the checkpoint says of itself. Raises `Damaged`, or `UsageError` if it is of another format."""
@@ -78,9 +76,9 @@ class Stored:
             values = json.loads(file.read_text())
         except FileNotFoundError:
             raise self.damaged("it has no metadata, so it was never finished or is half deleted") from None
-        except PermissionError as error:
-            raise self.forbidden("its metadata") from error
         except (OSError, ValueError, RecursionError) as error:
+            if isinstance(error, PermissionError) or (storage.remote(self.where) and isinstance(error, OSError)):
+                raise self.unread("its metadata", error) from error
             raise self.damaged(f"its metadata cannot be read ({first_line(error)})") from error
         if not isinstance(values, dict) or "format" not in values:
             raise self.damaged("its metadata are none")
@@ -130,7 +128,7 @@ class Stored:
 
         By tensorstore, which Orbax writes with, since a damaged array that Orbax reads leaves tracebacks on stderr.
         """
-        place = {"driver": "ocdbt", "base": f"{self.url}/{item}/", "path": f"{path}/"}
+        place = {"driver": "ocdbt", "base": storage.store(self.where / item), "path": f"{path}/"}
         try:
             array = tensorstore.open({"driver": "zarr", "kvstore": place}, open=True, read=True).result()
             if f"{array.dtype.name}{list(array.shape)}" != kind(target):
@@ -139,8 +137,8 @@ class Stored:
                 array.shape, target.sharding, lambda index: np.asarray(array[index].read().result())
             )
         except READ_FAULTS as error:
-            if "PERMISSION_DENIED" in str(error):
-                raise self.forbidden(f"{item}.{path}") from error
+            if bucket.unanswered(error):
+                raise self.unread(f"{item}.{path}", error) from error
             raise self.damaged(f"{item}.{path} cannot be read ({first_line(error)})") from error
 
     def examine(self) -> Iterator[Examined]:
