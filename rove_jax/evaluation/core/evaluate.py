@@ -10,12 +10,13 @@ import numpy as np
 from tqdm import tqdm
 
 from rove_jax.errors import RunError, UsageError, nearest, require
-from rove_jax.evaluation import overlong, results
+from rove_jax.evaluation import results
 from rove_jax.evaluation.core import protocols, scoring
 from rove_jax.evaluation.core.files import Files, TaskFile
 from rove_jax.evaluation.core.journal import Journal
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Request
+from rove_jax.evaluation.overlong import Overlong, score
 from rove_jax.evaluation.runs import Run
 
 BLOCK = 2_000
@@ -27,7 +28,7 @@ class Settings:
     """What decides on an example's record. Two results compare only if they are the same."""
 
     protocol: protocols.Protocol = "nanochat"
-    overlong: overlong.Overlong = "extrapolate"
+    overlong: Overlong = "extrapolate"
     max_examples: int | None = None
     """Of each task, the first ones in the protocol's order."""
     tasks: tuple[str, ...] = tuple(task.label for task in TASKS)
@@ -65,7 +66,8 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
     journal = Journal(records, identity)
     left = [task for task in tasks if task.label in present and task.label not in journal.tasks]
     score_tasks(run, left, present, asked, journal)
-    found = [scoring.task_result(task, journal.tasks[task.label]) for task in tasks if task.label in present]
+    trained = run.config.data.context_length
+    found = [scoring.task_result(task, journal.tasks[task.label], trained) for task in tasks if task.label in present]
     for one in found:
         one["file"] = {"sha256": present[one["task"]].sha256, "unlike": present[one["task"]].unlike}
     both = {name: scoring.aggregate(found, name) for name in ("v1", "v2")}
@@ -74,7 +76,8 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         "standard_error": both[baselines]["standard_error"],
         "baselines": baselines,
         "by_baselines": both,
-        "missing": [task.label for task in TASKS if task.label not in present],
+        "missing": [task.label for task in tasks if task.label not in present],
+        "not_asked": [task.label for task in TASKS if task not in tasks],
         "tasks": found,
         "records": records.name,
     }
@@ -98,7 +101,7 @@ def score_tasks(run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: 
                 for *_, prompts in prompted
                 for p in prompts
             ]
-            scores, cut = overlong.score(
+            scores, cut = score(
                 run.config.model,
                 run.params,
                 requests,
@@ -111,7 +114,7 @@ def score_tasks(run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: 
             for task, example, prompts in prompted:
                 part = slice(at, at + len(prompts))
                 at += len(prompts)
-                if not all(np.isfinite(score.nlls).all() for score in scores[part]):
+                if not all(np.isfinite(one.nlls).all() for one in scores[part]):
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
                 made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))

@@ -48,14 +48,16 @@ def core_text(document: dict[str, Any]) -> str:
 def notes(result: dict[str, Any]) -> list[str]:
     """What differs from the published measurement, a line for each kind."""
     found = []
-    if result["missing"]:
-        found.append(f"no file for, or not asked for: {', '.join(result['missing'])}")
+    for name, what in (("missing", "no file for"), ("not_asked", "not asked for")):
+        if result[name]:
+            found.append(f"{what} {', '.join(result[name])}")
     for task in result["tasks"]:
         name = task["task"]
         if task["file"]["unlike"]:
             found.append(f"{name}: not the published file ({task['file']['unlike']})")
-        if task["truncated"]:
-            found.append(f"{name}: {task['truncated']} prompts truncated to the training length")
+        if task["overlong"]:
+            cut = f", {task['truncated']} of them truncated" if task["truncated"] else ", read whole"
+            found.append(f"{name}: {task['overlong']} rows with prompts longer than the training length{cut}")
         whys = {one["why"] for one in task["unlike"]}
         for why in sorted(whys):
             places = [str(one["row"]) for one in task["unlike"] if one["why"] == why]

@@ -62,7 +62,7 @@ def centered(value: float, baseline: float) -> float:
     return (value - baseline) / (1 - baseline)
 
 
-def task_result(task: Task, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def task_result(task: Task, records: Sequence[Mapping[str, Any]], training_length: int) -> dict[str, Any]:
     """The figures of one task: see eval/README.md."""
     value, error = accuracy(records)
     categories = sorted({one["category"] for one in records} - {""})
@@ -73,6 +73,7 @@ def task_result(task: Task, records: Sequence[Mapping[str, Any]]) -> dict[str, A
         "standard_error": error,
         "centered": {name: centered(value, task.baseline(name)) for name in ("v1", "v2")},
         "categories": {name: accuracy([r for r in records if r["category"] == name])[0] for name in categories},
+        "overlong": sum(any(end > training_length for _, end in one["spans"]) for one in records),
         "truncated": sum(any(one["truncated"]) for one in records),
         "unlike": [{"row": one["row"], "why": one["unlike"]} for one in records if one["unlike"]],
         "ties": sum(tied(one["mean"]) for one in records if task.choices),
