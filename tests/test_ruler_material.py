@@ -1,6 +1,7 @@
 """What RULER's samples are made from, and where they are kept: draws, prose, files of questions, the cache."""
 
 import dataclasses
+import gzip
 import json
 import re
 
@@ -53,7 +54,9 @@ def test_kept_samples_are_used_again_and_damage_is_seen(texts, tmp_path, capsys,
     assert cache.stored(plan, "bytes", texts, 3, tmp_path) == first == fit.fit(plan, texts, 3)
     monkeypatch.undo()
     content = path.read_bytes()
-    for damaged in (content[:-20], content.replace(b"magic", b"tragic", 1), b"", b"\xff\xfe{", b"[1]\n" + content):
+    other_text = gzip.compress(gzip.decompress(content).replace(b"magic", b"tragic", 1), mtime=0)
+    flipped = bytes([*content[:400], content[400] ^ 8, *content[401:]])
+    for damaged in (content[:-20], other_text, flipped, b"", b"\xff\xfe{", b"[1]\n" + content):
         path.write_bytes(damaged)
         assert cache.stored(plan, "bytes", texts, 3, tmp_path) == first
         assert "damaged" in capsys.readouterr().err and path.read_bytes() == content

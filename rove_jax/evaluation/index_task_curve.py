@@ -70,12 +70,15 @@ def index_curve(
     engine, values = Engine(cfg, params, batch_size=batch_size), value_scaling == "same"
     records = []
     for variant, length, task in tasks:
+        scored: dict[Model, dict[str, Any]] = {}  # scalings that leave the model as it is are computed once
         for rule in scalings:
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
-            scores = engine.reading(model).score(requests(task, first), advance)
+            if model not in scored:
+                scores = engine.reading(model).score(requests(task, first), advance)
+                scored[model] = score_index_task(task, scores)
             named = {"variant": variant, "length": length, "scaling": rule}
             factor = length / training_length if model != cfg else 1.0
-            records.append({**named, "factor": factor, **score_index_task(task, scores)})
+            records.append({**named, "factor": factor, **scored[model]})
     return records
 
 

@@ -1,9 +1,11 @@
 """Samples kept between runs, under a hash of everything that decides them."""
 
+import gzip
 import hashlib
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def stored(
     advance: Callable[[int], object] = lambda done: None,
 ) -> list[Sample]:
     """The samples of a plan: from the cache, or made and put there. A damaged file is named, and made again."""
-    path = where / f"{plan.name}-{plan.length}-{key(plan, tokenizer, material, samples)[:20]}.jsonl"
+    path = where / f"{plan.name}-{plan.length}-{key(plan, tokenizer, material, samples)[:20]}.jsonl.gz"
     if path.exists():
         found = read(path)
         if found is not None and len(found) == samples:
@@ -47,18 +49,19 @@ def stored(
         print(f"{path}: damaged; made again", file=sys.stderr)
     made = fit(plan, material, samples, advance)
     body = "".join(json.dumps([*sample[:-1], sample.item._asdict()]) + "\n" for sample in made)
-    results.write(path, json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest()}) + "\n" + body)
+    head = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest()})
+    results.write(path, gzip.compress(f"{head}\n{body}".encode(), mtime=0))
     return made
 
 
 def read(path: Path) -> list[Sample] | None:
     """The samples of a file, or None if it is not as it was written."""
     try:
-        head, _, body = path.read_bytes().partition(b"\n")
+        head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
         if json.loads(head) != {"sha256": hashlib.sha256(body).hexdigest()}:
             return None
         rows = [json.loads(line) for line in body.splitlines()]
-    except ValueError:
+    except (ValueError, EOFError, OSError, zlib.error):  # gzip raises all but the first
         return None
     return [
         Sample(index, units, tokens, room, Item(**{name: fixed(value) for name, value in item.items()}))

@@ -22,7 +22,7 @@ from rove_jax.evaluation.ruler.questions import Documents
 from rove_jax.evaluation.ruler.tasks import ALL, NAMES
 from rove_jax.evaluation.runs import Run
 
-TOKENS_AT_ONCE = 2**18
+TOKENS_AT_ONCE = 2**16
 """About so many tokens of prompts are scored before their records are written."""
 
 
@@ -79,57 +79,51 @@ def measure(
     texts = material.gather(run.tokenizer, tasks, haystack=asked.haystack, **files)
     plans = plan(tasks, asked.lengths, texts, samples=asked.samples, seed=asked.seed, reserve=asked.reserve)
     settings = {**dataclasses.asdict(asked), "texts": material.identity(texts), "format": cache.FORMAT}
-    made = samples(run, plans, texts, asked.samples, samples_in or cache.folder())
-    models = [(one, rule, model) for one in plans for rule, model in readers(run, asked, one.length)]
     of = {"settings": settings, **{name: run.provenance[name] for name in results.SAME}}
-    found = []
-    with Journal(journal, {"evaluation": fingerprint(of), "run": run.provenance["run"]}) as kept:
-        done = {(row["task"], row["length"], row["scaling"], row["index"]) for row in kept.records}
-        base = Engine(run.config.model, run.params, batch_size=batch_size)
-        count = len(models) * asked.samples
-        with tqdm(
-            total=count, initial=len(done), desc=f"{run.workdir.name}: ruler", unit="sample", disable=None, leave=False
-        ) as bar:
-            for one, rule, model in models:
-                engine = base.reading(model)
-                named = {"task": one.name, "length": one.length, "scaling": rule}
-                left = [sample for sample in made[one] if (*named.values(), sample.index) not in done]
-                for part in parts(left, one.length):
-                    rows = records(run, engine, asked, one, part)
-                    kept.add({**named, **row} for row in rows)
+    engine, where = Engine(run.config.model, run.params, batch_size=batch_size), samples_in or cache.folder()
+    found, title = [], f"{run.workdir.name}: ruler"
+    models = {one: readers(run, asked, one.length) for one in plans}
+    count = asked.samples * sum(len(each) for each in models.values())
+    with (
+        Journal(journal, {"evaluation": fingerprint(of), "run": run.provenance["run"]}) as kept,
+        tqdm(total=count, desc=title, unit="sample", disable=None, leave=False) as bar,
+    ):
+        for one in plans:
+            samples = cache.stored(one, run.origin.tokenizer_identity, texts, asked.samples, where)
+            for model, rules in models[one].items():  # scalings that leave the model as it is are computed once
+                named = {"task": one.name, "length": one.length, "scaling": rules[0]}
+                done = {row["index"]: row for row in kept.records if named.items() <= row.items()}
+                bar.update(len(done))
+                for part in parts([sample for sample in samples if sample.index not in done], one.length):
+                    rows = [{**named, **row} for row in records(run, engine.reading(model), asked, one, part)]
+                    kept.add(rows)
+                    done |= {row["index"]: row for row in rows}
                     bar.update(len(part))
-        for one, rule, model in models:
-            named = {"task": one.name, "length": one.length, "scaling": rule}
-            rows = [row for row in kept.records if all(row[name] == value for name, value in named.items())]
-            found.append(
-                {
-                    **named,
-                    "published_task": one.task.name,
-                    "group": one.task.group,
-                    "form": "small" if one.generator is one.task.small else "published",
-                    "questions": texts.questions[one.generator.questions].name
-                    if isinstance(one.generator, Documents)
-                    else None,
-                    "factor": one.length / run.config.data.context_length if model != run.config.model else 1.0,
-                    **score.summarise(rows),
-                }
-            )
+                factor = one.length / run.config.data.context_length if model != run.config.model else 1.0
+                known = described(one, texts) | {"factor": factor} | score.summarise(list(done.values()))
+                found += [{**named, "scaling": rule, **known} for rule in rules]
     return results.document("ruler", run.provenance, settings, found)
 
 
-def samples(run: Run, plans: Sequence[Plan], texts: Material, count: int, where: Path) -> dict[Plan, list[Sample]]:
-    """The samples of every plan, with a bar of their own: they may take minutes the first time."""
-    total = count * len(plans)
-    with tqdm(total=total, desc="samples", unit="sample", disable=None, leave=False) as bar:
-        identity = run.origin.tokenizer_identity
-        return {one: cache.stored(one, identity, texts, count, where, bar.update) for one in plans}
+def described(one: Plan, texts: Material) -> dict[str, Any]:
+    """What a result says of a plan beside its name."""
+    questions = one.generator.questions if isinstance(one.generator, Documents) else None
+    return {
+        "published_task": one.task.name,
+        "group": one.task.group,
+        "form": "small" if one.generator is one.task.small else "published",
+        "questions": texts.questions[questions].name if questions else None,
+    }
 
 
-def readers(run: Run, asked: Asked, length: int) -> Iterator[tuple[ScalingRule, Model]]:
-    """Each scaling with the model that reads `length` tokens under it."""
+def readers(run: Run, asked: Asked, length: int) -> dict[Model, list[ScalingRule]]:
+    """The models that read `length` tokens, and under which of the scalings each does."""
+    trained, values = run.config.data.context_length, asked.value_scaling == "same"
+    found: dict[Model, list[ScalingRule]] = {}
     for rule in asked.scalings:
-        trained, values = run.config.data.context_length, asked.value_scaling == "same"
-        yield rule, scaled(run.config.model, rule, training_length=trained, length=length, values=values)
+        model = scaled(run.config.model, rule, training_length=trained, length=length, values=values)
+        found.setdefault(model, []).append(rule)
+    return found
 
 
 def parts(left: Sequence[Sample], length: int) -> Iterator[Sequence[Sample]]:

@@ -80,11 +80,17 @@ def control_table(document: dict[str, Any]) -> str:
 
 def caption(document: dict[str, Any]) -> str:
     """What the numbers of both tables are."""
-    settings, provenance, found = document["settings"], document["provenance"], document["results"]
-    lines = [
+    settings, provenance = document["settings"], document["provenance"]
+    first = (
         f"RULER, {provenance['run']} at step {provenance['step']} (trained on {provenance['training_length']} tokens): "
         f"nats per token of the answer, mean over {settings['samples']} samples +- its standard error; lower is better."
-    ]
+    )
+    return "\n".join([first, *cautions(document)])
+
+
+def cautions(document: dict[str, Any]) -> list[str]:
+    """In what the numbers are not RULER's, a line each."""
+    settings, found, lines = document["settings"], document["results"], []
     if any(row["form"] == "small" for row in found):
         lines.append("* a smaller form of the task, not RULER's: the length is below what its parameters need.")
     made_up = sorted({row["questions"] for row in found if (row["questions"] or "").startswith("standin")})
@@ -92,7 +98,7 @@ def caption(document: dict[str, Any]) -> str:
         lines.append("qa: made-up questions in place of SQuAD and HotpotQA (--squad, --hotpotqa); not comparable.")
     if any(name.startswith("haystack") for name in settings["texts"]):
         lines.append("Essays are not Paul Graham's, which have no licence; not comparable with published numbers.")
-    return "\n".join(lines)
+    return lines
 
 
 def legend() -> str:
