@@ -240,7 +240,7 @@ class Evaluation:
     lengths: tuple[int, ...] = ()
     """Context lengths in tokens for perplexity. Empty: 1, 2, 4, 8 and 16 times the training length."""
     scalings: tuple[ScalingRule, ...] = ("none", "yarn")
-    documents: int = 8
+    documents: int = 10
     """How many held-out documents perplexity is taken over."""
     prompt: str = "The condition of our"
     max_new_tokens: int = 80
