@@ -51,7 +51,7 @@ def opened(monkeypatch, tmp_path):
     monkeypatch.setattr(sharding, "make_mesh", lambda sizes: one)
     monkeypatch.setattr(packing, "ROW", 256)
     monkeypatch.setattr(packing, "SHARED", 16)
-    monkeypatch.setitem(engine.TOKENS_PER_BATCH, "cpu", 256)
+    monkeypatch.setitem(engine.SHARED_TOKENS_PER_BATCH, "cpu", 256)
     monkeypatch.setattr(engine, "FEWEST_SCORED", 128)
     return run
 

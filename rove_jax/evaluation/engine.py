@@ -20,8 +20,10 @@ from rove_jax.evaluation.scorer import branch, compute_config, likelihoods, read
 
 __all__ = ["Engine", "Request", "Score"]
 
-TOKENS_PER_BATCH = {"cpu": 2048}
-"""Tokens that one device reads at once; 16,384 on other platforms."""
+TOKENS_PER_BATCH = 16_384
+"""Tokens that one device reads at once."""
+SHARED_TOKENS_PER_BATCH = {"cpu": 2048}
+"""The same where rows are shared, on platforms where keeping keys and values for branches of more gains nothing."""
 FEWEST_SCORED = 32
 """Positions of a row for which logits are formed: this, or 2, 4, ... times as many."""
 
@@ -109,7 +111,7 @@ class Engine:
         forest = packing.trees(requests, shares=length is None and self.cfg.window is None)
         rows = packing.rows(forest) if length is None else packing.alone(forest, length)
         counts = Counter(row.length for row in rows)
-        rows_of = {size: self.batch_rows(size, count) for size, count in counts.items()}
+        rows_of = {size: self.batch_rows(size, count, length is None) for size, count in counts.items()}
         waiting = None  # one batch is read while the next is laid out
         for part, tokens in packing.batches(rows, rows_of):
             results = list(self.run(part, tokens, rows_of[part[0].length], requests, packed=length is None))
@@ -120,10 +122,11 @@ class Engine:
             advance(self.collect(waiting, scores))
         return scores
 
-    def batch_rows(self, length: int, count: int) -> int:
+    def batch_rows(self, length: int, count: int, packed: bool) -> int:
         """Rows of a batch, of which there are `count` in all: a multiple of the devices, and as few as do."""
         ways = sharding.batch_ways(self.mesh)
-        tokens = TOKENS_PER_BATCH.get(self.mesh.devices.flat[0].platform, 16_384)
+        platform = self.mesh.devices.flat[0].platform
+        tokens = SHARED_TOKENS_PER_BATCH.get(platform, TOKENS_PER_BATCH) if packed else TOKENS_PER_BATCH
         most = max(1, tokens // length) if self.batch_size is None else -(-self.batch_size // ways)
         return ways * min(most, packing.power(-(-count // ways)))
 

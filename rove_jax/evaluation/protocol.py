@@ -18,6 +18,7 @@ from rove_jax.errors import UsageError, require, require_choice
 
 Mode = Literal["same_text", "first_n", "nonoverlap", "sliding"]
 Prefix = Literal["document", "window", "none"]
+Split = Literal["train", "validation", "all"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class Protocol:
     whole documents in windows of T. sliding: whole documents, windows of T every `stride` tokens."""
     stride: int | None = None
     """sliding: each window after the first scores this many new tokens. None: T / 2."""
-    documents: int = 8
+    documents: int = 10
     """How many documents of the split, chosen by `choose`."""
-    split: Literal["train", "validation"] = "validation"
+    text: str | None = None
+    """Instead of the run's own data: a prepared folder, a file or folder of text, tfds:NAME or tfds:NAME@DATA_DIR."""
+    split: Split = "validation"
     prefix: Prefix = "document"
     """What stands before a window. document: end-of-text before a document, and before a later window the token that
     precedes it. window: end-of-text before every window, as in the YaRN authors' script (which counts it as one of the
@@ -56,7 +59,7 @@ class Protocol:
         require_choice("value_scaling", self.value_scaling, Literal["same", "none"])
         require_choice("mode", self.mode, Mode)
         require_choice("prefix", self.prefix, Prefix)
-        require_choice("split", self.split, Literal["train", "validation"])
+        require_choice("split", self.split, Split)
         require(self.documents >= 1, "documents", self.documents, "must be at least 1")
         require(
             self.stride is None or self.mode == "sliding",
@@ -108,7 +111,25 @@ def sequences(tokens: np.ndarray, length: int, protocol: Protocol, eot: int) -> 
     return found
 
 
-def choose(documents: Documents | Sequence[Document], protocol: Protocol) -> list[Document]:
+class Together:
+    """The documents of several splits, one after another."""
+
+    def __init__(self, *parts: Documents) -> None:
+        self.parts = parts
+
+    def lengths(self) -> list[int]:
+        """Tokens of each."""
+        return [length for part in self.parts for length in part.lengths()]
+
+    def __getitem__(self, place: int) -> Document:
+        for part in self.parts:
+            if place < len(part):
+                return part[place]
+            place -= len(part)
+        raise IndexError(place)
+
+
+def choose(documents: Documents | Together | Sequence[Document], protocol: Protocol) -> list[Document]:
     """The documents to measure on: the first that are long enough, in an order fixed by the hash of their place.
 
     The choice depends on the data and the protocol alone, so every model is measured on the same documents; it spreads
@@ -119,11 +140,13 @@ def choose(documents: Documents | Sequence[Document], protocol: Protocol) -> lis
     """
     unscored = 1 if protocol.prefix == "none" else 0
     needed = (max(protocol.lengths) if protocol.mode in ("same_text", "first_n") else 1) + unscored
-    lengths = documents.lengths() if isinstance(documents, Documents) else [len(d.tokens) for d in documents]
+    known = isinstance(documents, Documents | Together)
+    lengths = documents.lengths() if known else [len(document.tokens) for document in documents]
     long_enough = [place for place, length in enumerate(lengths) if length >= needed]
     if not long_enough:
+        where = protocol.text if protocol.split == "all" else protocol.split
         raise UsageError(
-            f"lengths = {max(protocol.lengths)}: no {protocol.split} document has {needed} tokens "
+            f"lengths = {max(protocol.lengths)}: no {where} document has {needed} tokens "
             f"(the longest has {max(lengths, default=0)}); choose shorter lengths or mode nonoverlap"
         )
     order = sorted(long_enough, key=lambda place: hashlib.sha256(str(place).encode()).digest())

@@ -1,6 +1,7 @@
 """A run folder opened for evaluation: its model, its tokenizer and its data, checked to belong together."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from rove_jax import storage, zoo
-from rove_jax.config import Config, fingerprint, to_dict
+from rove_jax.config import Config, Data, fingerprint, to_dict
 from rove_jax.data import prepare, tokenizers
+from rove_jax.data.prepared import MANIFEST, Document
 from rove_jax.evaluation import results
 from rove_jax.evaluation.perplexity import perplexities, token_bytes, window_count
-from rove_jax.evaluation.protocol import Protocol, choose
+from rove_jax.evaluation.protocol import Protocol, Split, Together, choose
 from rove_jax.models.accounting import parameter_count
 from rove_jax.training.run_folder import FREE, Origin
 
@@ -72,6 +74,44 @@ def open_data(run: Run) -> prepare.Prepared:
     return data
 
 
+def open_text(run: Run, text: str) -> prepare.Prepared:
+    """Other data than the run's, in its tokens: see `Protocol.text`. Small ones are prepared into the cache.
+
+    Raises `UsageError` if they are not there, too large to prepare on the way, or prepared with another tokenizer.
+    """
+    own = run.config.data
+    common: dict[str, Any] = {name: getattr(own, name) for name in ("tokenizer", "tokenizer_path", "context_length")}
+    if own.prepared is None and not own.mixture:
+        common["cache"] = own.cache
+    if text.startswith("tfds:"):
+        name, _, folder = text.partition("@")
+        return prepare.ensure(Data(source=name, path=folder or None, **common), progress=True)
+    manifest = storage.place(text) / MANIFEST
+    if manifest.is_file():
+        common["context_length"] = json.loads(manifest.read_text())["context_length"]
+        return prepare.ensure(Data(prepared=text, **common))
+    return prepare.ensure(Data(source="files", path=text, **common), progress=True)
+
+
+def default_split(text: str) -> Split:
+    """Which documents of another text are measured on: those held out of a prepared folder, else all."""
+    prepared_folder = not text.startswith("tfds:") and (storage.place(text) / MANIFEST).is_file()
+    return "validation" if prepared_folder else "all"
+
+
+def documents_of(run: Run, protocol: Protocol) -> tuple[list[Document], str]:
+    """(the documents that `protocol` is measured on, the fingerprint of the data they are from)."""
+    data = open_data(run) if protocol.text is None else open_text(run, protocol.text)
+    if protocol.split == "all":
+        return choose(Together(data.documents("train"), data.documents("validation")), protocol), data.fingerprint
+    return choose(data.documents(protocol.split), protocol), data.fingerprint
+
+
+def settings_of(protocol: Protocol, fingerprint: str) -> dict[str, Any]:
+    """What is stored of a protocol: with the fingerprint of data that are not the run's, since a path may change."""
+    return {**dataclasses.asdict(protocol), **({"text_fingerprint": fingerprint} if protocol.text is not None else {})}
+
+
 def learnt(values: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of the fields of a config, as JSON values, that decide what is learnt."""
     for key, value in values.items():
@@ -96,7 +136,7 @@ def default_protocol(config: Config) -> Protocol:
 def measure_perplexity(run: Run, protocol: Protocol) -> dict:
     """A result document of the perplexities of `run` under `protocol`, with a progress bar on stderr."""
     cfg, eot, trained = run.config.model, run.tokenizer.eot, run.config.data.context_length
-    documents = choose(open_data(run).documents(protocol.split), protocol)
+    documents, source = documents_of(run, protocol)
     count = window_count(cfg, documents, protocol, training_length=trained, eot=eot)
     with tqdm(total=count, desc=f"{run.workdir.name}: perplexity", unit="window", disable=None, leave=False) as bar:
         records = perplexities(
@@ -109,16 +149,18 @@ def measure_perplexity(run: Run, protocol: Protocol) -> dict:
             token_bytes=token_bytes(run.tokenizer),
             advance=bar.update,
         )
-    return results.document("perplexity", run.provenance, dataclasses.asdict(protocol), records)
+    return results.document("perplexity", run.provenance, settings_of(protocol, source), records)
 
 
 def stored_perplexity(run: Run, protocol: Protocol) -> tuple[dict, Path]:
     """The same with the file it is in: found in the run folder if measured before, else measured and stored there."""
     folder = run.workdir / FOLDER
-    found = results.find(folder, "perplexity", run.provenance, dataclasses.asdict(protocol))
+    source = "" if protocol.text is None else open_text(run, protocol.text).fingerprint
+    settings = settings_of(protocol, source)
+    found = results.find(folder, "perplexity", run.provenance, settings)
     if found is not None:
         return found
-    path = folder / f"perplexity-{run.step}-{fingerprint(dataclasses.asdict(protocol))}.json"
+    path = folder / f"perplexity-{run.step}-{fingerprint(settings)}.json"
     results.check_writable(path, "workdir")
     document = measure_perplexity(run, protocol)
     results.write(path, document)

@@ -34,10 +34,16 @@ def perplexity_table(document: dict) -> str:
     return table(header, rows)
 
 
+def which_documents(settings: dict) -> str:
+    """ "validation documents", and of which text if not the run's."""
+    split = "documents" if settings["split"] == "all" else f"{settings['split']} documents"
+    return split if settings["text"] is None else f"{split} of {settings['text']}"
+
+
 def perplexity_caption(document: dict) -> str:
     """One paragraph that says what the numbers of `perplexity_table` are."""
     settings, provenance = document["settings"], document["provenance"]
-    count = f"{len(document['results'][0]['documents'])} {settings['split']} documents"
+    count = f"{len(document['results'][0]['documents'])} {which_documents(settings)}"
     text = {
         "same_text": f"the first {max(settings['lengths'])} tokens of {count}, in windows of each length",
         "first_n": f"as many first tokens of {count}",
