@@ -11,7 +11,7 @@ from typing import get_args
 from rove_jax.cli import core, exits, figure, index, limits, ruler, speed
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.protocol import Mode, Prefix, Protocol
+from rove_jax.evaluation.protocol import Mode, Prefix, Protocol, Split
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +125,17 @@ def protocol_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stride", type=int, help="sliding: tokens from one window to the next (default: half a window)"
     )
-    parser.add_argument("--split", choices=["validation", "train"], help="which documents (default: validation)")
+    parser.add_argument(
+        "--text",
+        metavar="PATH",
+        help="measure on this instead of the run's own data: a prepared folder, a file or folder of text, tfds:NAME or "
+        "tfds:NAME@DATA_DIR",
+    )
+    parser.add_argument(
+        "--split",
+        choices=get_args(Split),
+        help="which documents (default: validation; with --text that is not prepared: all)",
+    )
     parser.add_argument(
         "--prefix",
         choices=get_args(Prefix),
@@ -144,12 +154,15 @@ def step(text: str) -> int | str:
 
 def protocol(config: Config, arguments: argparse.Namespace) -> Protocol:
     """The protocol the arguments ask for; what they leave out is as the run's config says."""
-    from rove_jax.evaluation.runs import default_protocol
+    from rove_jax.evaluation.runs import default_protocol, default_split
 
     usual = default_protocol(config)
     given = {
-        name: getattr(arguments, name) for name in ("value_scaling", "mode", "stride", "split", "prefix", "documents")
+        name: getattr(arguments, name)
+        for name in ("value_scaling", "mode", "stride", "text", "split", "prefix", "documents")
     }
+    if arguments.text is not None and arguments.split is None:
+        given["split"] = default_split(arguments.text)
     given["lengths"] = tuple(arguments.lengths) if arguments.lengths else None
     given["scalings"] = tuple(arguments.scaling) if arguments.scaling else None
     return dataclasses.replace(usual, **{name: value for name, value in given.items() if value is not None})
