@@ -265,7 +265,7 @@ def test_the_command_takes_a_recipe(tmp_path, capsys):
         (["tfds:a", "--out", "x", "--held-out", "1"], "data.held_out = 1.0: must lie between 0 and 1"),
         (["sotu", "--out", "x", "--workers", "0"], "--workers 0: must be at least 1"),
         (["sotu", "--out", "x", "--workers", "2", "--beam"], "not allowed with"),
-        (["sotu", "--out", "gs://bucket/x"], "--out gs://bucket/x: ArrayRecord files are written to a disk"),
+        (["sotu", "--out", "s3://bucket/x"], "s3://bucket/x: no such kind of storage is known here"),
         (["fineweb-edu", "--path", "nowhere", "--out", "x"], "data.path = 'nowhere': no such file or folder"),
     ],
 )

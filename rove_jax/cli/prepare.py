@@ -5,7 +5,6 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rove_jax.cli import exits
 
@@ -26,7 +25,12 @@ def parser() -> exits.Parser:
     """The arguments: fields of `config.Data`, without their `data.`, and what is about this command."""
     top = exits.Parser(prog="rove-prepare", description=DESCRIPTION, epilog=EPILOG)
     top.add_argument("source", nargs="?", metavar="SOURCE", help="where the text comes from: data.source")
-    top.add_argument("--out", required=True, metavar="DIR", help="folder of the dataset; new, or this very dataset")
+    top.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder of the dataset, on a disk or gs://BUCKET/...; new, or this very dataset",
+    )
     top.add_argument("--config", metavar="FILE", help="recipe whose data fields are the defaults")
     fields = top.add_argument_group("fields of a recipe's data")
     fields.add_argument("--path", help="files, parquet, fineweb-edu: a file or folder; parquet: gs:// too")
@@ -57,14 +61,12 @@ def prepare(argv: Sequence[str]) -> None:
             parser().error(f"{name} {value}: must be at least {least}")
 
     # After the arguments, so that --help and mistakes in them cost no imports.
+    from rove_jax import storage
     from rove_jax.data import beam, build, prepared, sources, tokenizers
     from rove_jax.errors import UsageError
 
-    data, folder = settings(options), Path(options.out).expanduser()
-    if "://" in options.out:
-        raise UsageError(
-            f"--out {options.out}: ArrayRecord files are written to a disk; name a folder, or mount the bucket"
-        )
+    data, folder = settings(options), storage.place(options.out)
+    storage.check(folder, writes=True)
     source, tokenizer = sources.load(data, download=True), tokenizers.load(data)
     key = build.identify(source, tokenizer, data.context_length)
     count = options.workers or (

@@ -5,12 +5,13 @@ and the files are those that `workers` would write. A TFDS Beam builder would se
 shuffle, order them by a hash of a key, and divide them into files anew; what comes out here is read by TFDS as well.
 
 The folder of the dataset, the source and the tokenizer's files must be the same on all machines: a shared disk, or a
-bucket that is mounted.
+bucket.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from rove_jax import storage
 from rove_jax.data.shards import Job, Maker, Report
 from rove_jax.errors import RunError, UsageError
 
@@ -43,7 +44,7 @@ def execute(options: Sequence[str]) -> Callable[[Job, Sequence[int], Report], No
             self.maker.make(piece, lambda bytes, tokens: None)
 
     def run(job: Job, pieces: Sequence[int], report: Report) -> None:
-        job = dataclasses.replace(job, folder=job.folder.absolute())  # other machines are in other places
+        job = dataclasses.replace(job, folder=storage.absolute(job.folder))  # other machines are in other places
         try:
             with pipeline:
                 numbers = pipeline | "pieces" >> beam.Create(pieces) | "apart" >> beam.Reshuffle()

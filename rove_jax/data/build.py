@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from rove_jax import storage
 from rove_jax.config import Data, fingerprint
 from rove_jax.data import records, tokenizers, workers
 from rove_jax.data.documents import Source
@@ -29,6 +31,12 @@ from rove_jax.data.shards import (
 )
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import RunError, UsageError
+from rove_jax.storage import bucket
+
+CLAIM = "job"
+"""The object in PARTS, in a bucket, that says for which job the folder is: there is no lock that could."""
+
+OTHER_WORK = "is the unfinished work on another dataset; delete it, or choose another --out"
 
 Execute = Callable[[Job, Sequence[int], Report], None]
 """Does the pieces of a job with these numbers."""
@@ -70,11 +78,16 @@ def dataset(
 
     The work is done in a hidden folder beside it and renamed when it is on the disk, so a process that is killed at
     any moment leaves nothing that could be taken for a dataset. The next one goes on from the pieces that were
-    finished. Returns how fast it went, in words, if there was something to do. Raises `UsageError` for a folder that
-    nothing can be renamed to, before the work, and `RunError` if the disk takes no more.
+    finished. In a bucket the work is done in the folder itself, which is no dataset before its manifest is there, last
+    of all; others who do the same work at the same time come to the same files.
+
+    Returns how fast it went, in words, if there was something to do. Raises `UsageError` for a folder that nothing can
+    be renamed to, before the work, and `RunError` if the disk, or the bucket, takes no more.
     """
     if (folder / MANIFEST).is_file():
         return None
+    if storage.remote(folder):
+        return in_bucket(Job(source, data, folder, key, divide(source.units), skip_damage), execute, progress)
     folder = folder.resolve()  # a link is nothing that a folder could be renamed to
     if folder.is_mount() or folder == Path.cwd():
         where = "a mount point" if folder.is_mount() else "the folder you are in"
@@ -102,18 +115,35 @@ def dataset(
         ) from error
 
 
+def in_bucket(job: Job, execute: Execute, progress: bool) -> str | None:
+    """As `dataset`, into a bucket."""
+    storage.check(job.folder, writes=True)
+    try:
+        held = storage.sizes(job.folder)
+        if held and PARTS not in held:
+            raise UsageError(f"{job.folder}: exists and holds something else; choose another folder")
+        if bucket.claim(job.folder / PARTS / CLAIM, job.key) != job.key or finished(job):
+            raise UsageError(f"{job.folder}: {OTHER_WORK}")
+        said = fill(job, execute, progress)
+        storage.remove(job.folder / PARTS)
+        return said
+    except OSError as error:
+        advice = "the same command goes on from what is finished"
+        raise RunError(f"{job.folder}: cannot be written ({error.strerror or error}); {advice}") from error
+
+
 def finished(job: Job) -> bool:
     """Whether all is done but the renaming. Raises `UsageError` if the folder is that of an unfinished other job."""
     marks = [*(job.folder / PARTS).glob("*.json"), *job.folder.glob(MANIFEST)]
     if any(json.loads(mark.read_text("utf-8"))["key"] != job.key for mark in marks):
-        raise UsageError(f"{job.folder}: is the unfinished work on another dataset; delete it, or choose another --out")
+        raise UsageError(f"{job.folder}: {OTHER_WORK}")
     return (job.folder / MANIFEST).is_file()
 
 
 def fill(job: Job, execute: Execute, progress: bool) -> str:
     """Do what is left of a job and write its manifest. Returns how fast it went."""
-    done = job.entries()
-    if not done:
+    done, local = job.entries(), not storage.remote(job.folder)
+    if not done and local:
         shutil.rmtree(job.folder, ignore_errors=True)
     (job.folder / PARTS).mkdir(parents=True, exist_ok=True)
     for draft in (job.folder / PARTS).glob("*.array_record-*"):
@@ -138,7 +168,7 @@ def fill(job: Job, execute: Execute, progress: bool) -> str:
                 raise RunError(f"{job.folder}: part {piece} was not finished; the same command goes on")
         finish(job, [entries[piece] for piece in range(len(sizes))])
     finally:
-        if not job.entries() and not (job.folder / MANIFEST).is_file():
+        if local and not job.entries() and not (job.folder / MANIFEST).is_file():
             shutil.rmtree(job.folder, ignore_errors=True)
     new = [counts for piece in todo for counts in entries[piece]["splits"].values()]
     megabytes, tokens = sum(c["text_bytes"] for c in new) / 1e6, sum(c["tokens"] for c in new)
@@ -169,11 +199,11 @@ def finish(job: Job, entries: Sequence[dict[str, Any]]) -> None:
     `fingerprint` (of all of them); `damaged` (places left out), `damage` (some of them); `files` (size of each file);
     `digest` (of all that precedes).
     """
-    data, folder = job.data, job.folder
+    data = job.data
     counts = {split: {name: sum(e["splits"][split][name] for e in entries) for name in COUNTS} for split in SPLITS}
     for split in SPLITS:
         if not counts[split]["windows"]:
-            shutil.rmtree(folder / PARTS)
+            storage.remove(job.folder / PARTS)
             apart = f" in {len(job.source.units):,} row groups" if len(job.source.units) > 1 else ""
             share = ", a larger data.held_out" if split == "validation" else ""
             raise UsageError(
@@ -182,14 +212,19 @@ def finish(job: Job, entries: Sequence[dict[str, Any]]) -> None:
             )
     shards = {kind: [entry["shards"][kind] for entry in entries] for kind in KINDS}
     tokenizer = tokenizers.load(data)
-    records.write_metadata(
-        folder,
-        {k: ([count for _, count, _ in shards[k]], sum(entry["bytes"][k] for entry in entries)) for k in KINDS},
-        f"{job.source.name} as {tokenizer.name} tokens: windows of {data.context_length + 1}, and whole documents",
-    )
+    sizes: dict[str, tuple[Sequence[int], int]]
+    sizes = {k: ([count for _, count, _ in shards[k]], sum(entry["bytes"][k] for entry in entries)) for k in KINDS}
+    files = {name: size for entry in entries for name, size in entry["files"].items()}
+    about = f"{job.source.name} as {tokenizer.name} tokens: windows of {data.context_length + 1}, and whole documents"
+    with job.drafts() as drafts, tempfile.TemporaryDirectory(dir=drafts) as metadata:
+        for name in files:
+            Path(metadata, name).touch()  # TFDS takes the name of the dataset from those of its files
+        records.write_metadata(Path(metadata), sizes, about)
+        for path in [path for path in Path(metadata).iterdir() if path.name not in files]:
+            files[path.name] = path.stat().st_size
+            storage.move(path, job.folder / path.name)
     hashes = {kind: records.combine([digest for _, _, digest in shards[kind]]) for kind in KINDS}
     dtype = token_dtype(tokenizer.vocab).str
-    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "key": job.key,
@@ -206,6 +241,7 @@ def finish(job: Job, entries: Sequence[dict[str, Any]]) -> None:
         "fingerprint": fingerprint([hashes, dtype, data.context_length]),
         "damaged": sum(entry["damaged"] for entry in entries),
         "damage": [damage for entry in entries for damage in entry["damage"]][:NAMED],
-        "files": files,
+        "files": dict(sorted(files.items())),
     }
-    write_json(folder / MANIFEST, manifest | {"digest": fingerprint(manifest)}, folder / PARTS)
+    with job.drafts() as drafts:
+        write_json(job.folder / MANIFEST, manifest | {"digest": fingerprint(manifest)}, drafts)

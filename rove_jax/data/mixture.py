@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rove_jax import storage
 from rove_jax.config import Data, fingerprint
 from rove_jax.data import prepared
 from rove_jax.data.prepared import Document, Documents, Prepared, Windows
@@ -151,7 +152,7 @@ def load(data: Data) -> Mixture:
     """Open the folders of `data.mixture`. Raises `UsageError` for one that is missing or damaged, has
     another tokenizer than the first, or is the same as another, by whatever path."""
     weights = data.weights()
-    corpora = [prepared.load(Path(folder).expanduser(), data) for folder in weights]
+    corpora = [prepared.load(storage.place(folder), data) for folder in weights]
     first, met = corpora[0], {}
     for corpus in corpora:
         other = met.setdefault(corpus.fingerprint, corpus)

@@ -1,11 +1,10 @@
 """The prepared data that a recipe asks for: opened where they lie, or a small source prepared into the cache."""
 
-import os
-from pathlib import Path
-
+from rove_jax import storage
 from rove_jax.config import Data
 from rove_jax.data import build, documents, mixture, prepared, sources, tokenizers
 from rove_jax.data.documents import Source
+from rove_jax.data.fetch import cache_folder
 from rove_jax.data.prepared import MANIFEST, Prepared
 from rove_jax.errors import UsageError
 
@@ -36,7 +35,7 @@ def named(data: Data) -> Prepared | None:
     """The prepared data whose folder or folders `data` names, opened; None if it names none."""
     if data.mixture:
         return mixture.load(data)
-    return prepared.load(Path(data.prepared).expanduser(), data) if data.prepared is not None else None
+    return prepared.load(storage.place(data.prepared), data) if data.prepared is not None else None
 
 
 def check(data: Data) -> None:
@@ -55,10 +54,3 @@ def small_source(data: Data) -> Source:
             f"run {prepared.command(data, 'DIR')}, then set data.prepared to DIR"
         )
     return source
-
-
-def cache_folder(data: Data) -> Path:
-    """Where small sources are prepared: `data.cache`, or the user's cache folder."""
-    if data.cache is not None:
-        return Path(data.cache).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rove_jax" / "data"

@@ -1,6 +1,5 @@
 """A prepared dataset on disk, opened for reading: windows for training, whole documents for long contexts."""
 
-import hashlib
 import json
 import shlex
 import struct
@@ -10,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rove_jax import storage
 from rove_jax.config import Data, fingerprint
 from rove_jax.data import order
-from rove_jax.data.records import Reader, add_to, frame, payload
+from rove_jax.data.fetch import cache_folder, fetch
+from rove_jax.data.records import Reader, digest, frame, payload
 from rove_jax.errors import RunError, UsageError
 
 FORMAT = 3
@@ -32,10 +33,13 @@ class Document(NamedTuple):
 
 
 class Prepared:
-    """A folder that preparation finished. `manifest` says what is in it; see `build.finish` for its keys."""
+    """A folder that preparation finished. `manifest` says what is in it; see `build.finish` for its keys.
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
-        self.path, self.manifest = path, manifest
+    One in a bucket is read from copies in `cache`, which are made kind by kind when they are first asked for.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], cache: Path | None = None) -> None:
+        self.path, self.manifest, self.cache = path, manifest, cache
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +70,11 @@ class Prepared:
         shards = self.manifest["shards"]
         if name not in shards:
             raise UsageError(f"{self.path}: no records {name!r}; it has {', '.join(shards)}")
-        return Reader(self.path, name, shards[name])
+        return Reader(self.disk(name), name, shards[name])
+
+    def disk(self, kind: str) -> Path:
+        """The folder on a disk with the files of the TFDS split `kind`."""
+        return self.path if self.cache is None else fetch(self.path, self.manifest, kind, self.cache)
 
 
 class Windows:
@@ -148,8 +156,7 @@ def load(folder: Path, data: Data) -> Prepared:
     """
     how = f"prepare it with: {command(data, folder)}"
     of = "" if data.mixture else f" of {data.source!r}"
-    if str(folder).startswith("gs:"):
-        raise UsageError(f"{folder}: ArrayRecord files are read from a disk; copy it there, or mount the bucket")
+    storage.check(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except OSError as error:
@@ -166,18 +173,18 @@ def load(folder: Path, data: Data) -> Prepared:
     digest = manifest.pop("digest", None)
     if digest != fingerprint(manifest):
         raise UsageError(f"{folder / MANIFEST}: damaged: was changed after it was written; delete the folder and {how}")
+    there = storage.sizes(folder)
     for name, size in manifest["files"].items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
-            state = f"has {path.stat().st_size} bytes" if path.is_file() else "is missing"
-            raise UsageError(f"{path}: damaged: {state} and should have {size}; delete the folder and {how}")
+        if there.get(name) not in (size, storage.WHOLE):
+            state = f"has {there[name]} bytes" if name in there else "is missing"
+            raise UsageError(f"{folder / name}: damaged: {state} and should have {size}; delete the folder and {how}")
     for field, wanted in (("context_length", data.context_length), ("tokenizer", data.tokenizer)):
         if manifest[field] != wanted:
             raise UsageError(
                 f"data.{field} = {wanted!r}: {folder} was prepared with {manifest[field]!r}; change one, or choose "
                 f"another folder and {how}"
             )
-    return Prepared(folder, manifest)
+    return Prepared(folder, manifest, cache_folder(data) if storage.remote(folder) else None)
 
 
 def again(manifest: dict[str, Any], data: Data) -> str:
@@ -202,13 +209,9 @@ def command(data: Data, folder: Path | str) -> str:
 def verify(dataset: Prepared) -> None:
     """Read every record and compare with the hashes in the manifest. Raises `RunError` at the first difference."""
     for kind, shards in dataset.manifest["shards"].items():
+        folder = dataset.disk(kind)
         for name, count, wanted in shards:
-            found = Reader(dataset.path, kind, [(name, count)])
-            digest = hashlib.sha256()
-            for start in range(0, count, 1024):
-                for record in found.read(range(start, min(start + 1024, count))):
-                    add_to(digest, payload(record))
-            if digest.hexdigest() != wanted:
+            if digest(folder, kind, name, count) != wanted:
                 raise RunError(
                     f"{dataset.path / name}: differs from its manifest; delete the folder and prepare it again"
                 )

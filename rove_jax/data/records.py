@@ -167,6 +167,15 @@ def add_to(digest: Any, payload: bytes) -> None:
     digest.update(len(payload).to_bytes(8, "little") + payload)
 
 
+def digest(folder: Path, split: str, name: str, count: int) -> str:
+    """The hash (hexadecimal) of the payloads of the `count` records of a file. Raises `RunError` if it is damaged."""
+    found, reader = hashlib.sha256(), Reader(folder, split, [(name, count)])
+    for start in range(0, count, 1024):
+        for record in reader.read(range(start, min(start + 1024, count))):
+            add_to(found, payload(record))
+    return found.hexdigest()
+
+
 def combine(digests: Sequence[str]) -> str:
     """The hash of a split, of those of its files in order, all in hexadecimal; of a single file it is the file's."""
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -1,19 +1,23 @@
 """The work of preparation in pieces: each is some units of a source, and becomes a file of records of every kind.
 
 Nothing in a piece depends on another one or on who does it, so any number of workers, on one machine or many, write
-the same files. A piece is finished when its entry is in the folder `PARTS`; files have unfinished names before.
+the same files. A piece is finished when its entry is in the folder `PARTS`; files have unfinished names before, or are
+in a folder of this machine, if they are to go to a bucket.
 """
 
+import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rove_jax import storage
 from rove_jax.config import Data
 from rove_jax.data import prepared, records, tokenizers
 from rove_jax.data.documents import LONG, Damage, Source, Split, Text, Unit
@@ -52,18 +56,22 @@ class Job:
 
     def entries(self) -> dict[int, dict[str, Any]]:
         """What the finished pieces came to. Those whose files are not whole are left out."""
-        found = {}
+        found, there = {}, storage.sizes(self.folder)
         for path in (self.folder / PARTS).glob("*.json"):
             entry = json.loads(path.read_text("utf-8"))
-            whole = all(is_size(self.folder / name, size) for name, size in entry["files"].items())
+            whole = all(there.get(name) in (size, storage.WHOLE) for name, size in entry["files"].items())
             if entry["key"] == self.key and whole:
                 found[int(path.stem)] = entry
         return found
 
-
-def is_size(path: Path, size: int) -> bool:
-    """Whether `path` is a file of that many bytes."""
-    return path.is_file() and path.stat().st_size == size
+    @contextlib.contextmanager
+    def drafts(self) -> Iterator[Path]:
+        """A folder on a disk for what is not finished, from which `storage.move` takes it."""
+        if not storage.remote(self.folder):
+            yield self.folder / PARTS
+            return
+        with tempfile.TemporaryDirectory(prefix="rove-prepare-") as folder:
+            yield Path(folder)
 
 
 def divide(units: Sequence[Unit]) -> list[range]:
@@ -82,7 +90,7 @@ class Maker:
     """Does pieces of a job, one after another."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self.job = replace(job, folder=storage.place(job.folder))  # in a process that has not known of gs:// yet
         self.tokenizer = tokenizers.load(job.data)
         self.dtype = token_dtype(self.tokenizer.vocab)
 
@@ -93,10 +101,16 @@ class Maker:
         payloads), `bytes` (per kind), `files` (name and size); `damaged` (how many), `damage` (the first of them).
         Raises `RunError` for damage that is not to be left out, or if the disk takes no more.
         """
-        parts = self.job.folder / PARTS
+        with self.job.drafts() as folder:
+            entry = self.write(piece, folder, report)
+            write_json(self.job.folder / PARTS / f"{piece:05d}.json", entry, folder)
+        return entry
+
+    def write(self, piece: int, folder: Path, report: Report) -> dict[str, Any]:
+        """Write the files of a piece by way of `folder`; its entry."""
         mark = secrets.token_hex(4)  # someone else may be at the same piece: one who was believed dead
         names = {kind: records.file_name(kind, piece, len(self.job.pieces)) for kind in KINDS}
-        drafts = {kind: parts / f"{names[kind]}.{mark}" for kind in KINDS}
+        drafts = {kind: folder / f"{names[kind]}.{mark}" for kind in KINDS}
         try:
             writers = {kind: records.Writer(draft) for kind, draft in drafts.items()}
             entry = self.fill(piece, writers, report)
@@ -106,11 +120,10 @@ class Maker:
             entry["bytes"] = {kind: writer.bytes for kind, writer in writers.items()}
             entry["files"] = {names[kind]: draft.stat().st_size for kind, draft in drafts.items()}
             for kind, draft in drafts.items():
-                draft.replace(self.job.folder / names[kind])
+                storage.move(draft, self.job.folder / names[kind])
         finally:
             for draft in drafts.values():
                 draft.unlink(missing_ok=True)
-        write_json(parts / f"{piece:05d}.json", entry, parts)
         return entry
 
     def fill(self, piece: int, writers: dict[str, records.Writer], report: Report) -> dict[str, Any]:
@@ -165,4 +178,4 @@ def write_json(path: Path, values: dict[str, Any], drafts: Path) -> None:
         json.dump(values, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
+    storage.move(draft, path)

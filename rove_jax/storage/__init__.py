@@ -8,6 +8,7 @@ the condition that it has not changed (`lease`).
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,33 @@ def check(path: Place, *, writes: bool = False) -> None:
 def absolute(path: Path) -> Path:
     """The same without `.`, `..` and links; in a bucket there are none."""
     return path if remote(path) else path.resolve()
+
+
+WHOLE = -1
+"""The size of an object: it is there whole or not at all, so nobody asks."""
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """The files of a folder with their sizes in bytes, in a bucket WHOLE; none, if there is no folder."""
+    if not folder.is_dir():
+        return {}
+    if remote(folder):
+        return {entry.name: WHOLE for entry in folder.iterdir()}
+    return {entry.name: entry.stat().st_size for entry in folder.iterdir() if entry.is_file()}
+
+
+def move(draft: Path, target: Path) -> None:
+    """Put a file of a disk at `target`, on the same disk or in a bucket, whole or not at all."""
+    if remote(target):
+        target.write_bytes(draft.read_bytes())
+        draft.unlink()
+    else:
+        draft.replace(target)
+
+
+def remove(folder: Place) -> None:
+    """Delete a folder with all that is in it."""
+    folder.rmtree() if remote(folder) else shutil.rmtree(folder)
 
 
 def replace(path: Path, content: str | bytes) -> None:

@@ -55,10 +55,18 @@ def write(path: Any, content: bytes | None, condition: bytes) -> bytes:
     return call(str(path), lambda store, key: store.write(key, content, if_equal=condition)).generation
 
 
+def claim(path: Any, content: str) -> str:
+    """Write an object unless there is one; what it holds."""
+    found = read(path)
+    if found.content is None and write(path, content.encode(), found.generation) == REFUSED:
+        found = read(path)
+    return content if found.content is None else found.content.decode()
+
+
 def probe(path: Any, *, writes: bool) -> None:
     """Raise the `OSError` of a place in which one may not read, or not write or delete; nothing is left there.
 
-    tensorstore lists a bucket that does not exist as an empty one, and only an unconditional write says that it is none.
+    tensorstore lists a bucket that does not exist as an empty one; only an unconditional write says that it is none.
     """
     call(str(path), lambda store, key: store.list(below(f"{key}/.probe")))
     if writes:

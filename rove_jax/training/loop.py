@@ -86,6 +86,8 @@ def run(
     tokenizer = tokenizers.load(settings.data)
     writer = distributed.is_writer()
     prepared = prepare.ensure(settings.data, progress=writer)
+    for split in ("train", "validation"):
+        prepared.windows(split)  # from a bucket they are fetched now, when nobody waits for a batch
     origin = Origin(prepared.fingerprint, tokenizer.identity)
 
     with contextlib.ExitStack() as stack:
