@@ -192,3 +192,37 @@ def test_wrong_words_end_in_one_line_and_exit_code_2(trained, run, words, messag
     code, _, errors = run(*words.replace("RUNS", str(trained)).split())
     assert code == 2
     assert re.search(message.replace("RUNS", str(trained)), errors[-1]) and errors[-1].startswith("error: ")
+
+
+def test_a_suite_runs_each_job_once_and_writes_one_report(trained, run, tmp_path):
+    out = tmp_path / "suite"
+    words = ["suite", "--workdirs", trained / "rope", trained / "rove", "--out", out, "--perplexity=--lengths 16 32"]
+    words += ["--index=--lengths 48 --variants list --samples 5"]
+    code, lines, _ = run(*words)
+    assert code == 0 and sum(line.startswith("python -m eval ") for line in lines) == 4
+    stored = json.loads((out / "results/2_rove/index.json").read_text())
+    [row] = [line for line in lines if line.startswith("|") and "list, 48" in line]
+    assert f"{stored['results'][0]['accuracy']:.2f} [" in row.split("|")[3]
+    assert (out / "report.html").read_text().count("<img ") == 1
+
+    # Again: nothing is measured. With other options, or a file that is gone: only that.
+    code, lines, _ = run(*words)
+    assert code == 0 and not any(line.startswith("python -m eval ") for line in lines)
+    (out / "results/1_rope/perplexity.json").unlink()
+    code, lines, _ = run(*words[:-1], "--index=--lengths 48 --variants list --samples 6")
+    ran = [re.findall(r"eval (\w+) --workdir \S+/(\w+) ", line)[0] for line in lines if line.startswith("python -m")]
+    assert code == 0 and ran == [("perplexity", "rope"), ("index", "rope"), ("index", "rove")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing to measure; give one or more of --perplexity, --core, --ruler, --index"),
+        (["--index=--lengths 48 --out x"], "--out is given to the suite, not to the job"),
+        (["--perplexity=", "--index=--length 48"], "--length"),
+        (["--index='"], "No closing quotation"),
+    ],
+)
+def test_a_suite_reads_all_options_before_it_runs_anything(trained, run, tmp_path, words, message):
+    code, lines, errors = run("suite", "--workdirs", trained / "rope", "--out", tmp_path / "suite", *words)
+    assert code == 2 and message in errors[-1] and not (tmp_path / "suite" / "results").exists()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rove_jax.evaluation import results
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vPX"
-NUMBERED = "abcdefgh"
+NUMBERED = string.ascii_lowercase
 
 
 class Picture:

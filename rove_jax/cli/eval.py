@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli import core, exits, figure, index, limits, ruler, speed
+from rove_jax.cli import core, exits, figure, index, limits, ruler, speed, suite
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol, Split
@@ -95,6 +95,11 @@ def parser() -> exits.Parser:
     new = jobs.add_parser("figure", help="one figure of scores, mixers or heads, with its numbers")
     figure.add_arguments(new)
     new.set_defaults(run=figure.run)
+
+    new = jobs.add_parser("suite", help="several of these jobs for several runs, and one report over all of it")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    suite.add_arguments(new)
+    new.set_defaults(run=lambda arguments: suite.run(arguments, top))
     return top
 
 

@@ -1,0 +1,103 @@
+"""`python -m eval suite`: everything that is asked for of several runs, then one report over all of it."""
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rove_jax.errors import UsageError
+
+JOBS = ("perplexity", "core", "ruler", "index")
+MANIFEST = "suite.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the runs, the folder, and an option for each job that holds the job's own options."""
+    parser.add_argument("--workdirs", type=Path, nargs="+", required=True, help="run folders; ratios are to the first")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the report and all result files")
+    for job in JOBS:
+        parser.add_argument(
+            f"--{job}",
+            nargs="?",
+            const="",
+            metavar="OPTIONS",
+            help=f'run `eval {job}` with these options, quoted as one word: --{job}="--..."',
+        )
+
+
+def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Run the jobs that are not done yet, then write the report. `parser` is that of all `eval` jobs."""
+    from rove_jax.evaluation import results, runs
+    from rove_jax.report import compare
+    from rove_jax.report.cells import Result, Results
+
+    asked = {name: getattr(arguments, name) for name in JOBS if getattr(arguments, name) is not None}
+    if not asked:
+        raise UsageError(f"suite: nothing to measure; give one or more of {', '.join(f'--{name}' for name in JOBS)}")
+    for name in ("report.md", "report.html", MANIFEST):
+        results.check_writable(arguments.out / name, "--out")
+    opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
+    compare.check_comparable([one.provenance for one in opened])
+    jobs = []
+    for place, (workdir, one) in enumerate(zip(arguments.workdirs, opened), 1):
+        name = f"{place}_{one.provenance['run']}"
+        for kind, options in asked.items():
+            file = f"results/{name}/{kind}.json"
+            words = [kind, "--workdir", str(workdir), "--step", str(one.step), *options_of(kind, options)]
+            words += ["--out", str(arguments.out / file)]
+            # All are read before the first is run: a typo in the last one is not found out after hours.
+            jobs.append((name, kind, file, words, parser.parse_args(words), one.provenance))
+    done = manifest(arguments.out)
+    found: Results = {}
+    for name, kind, file, words, parsed, provenance in jobs:
+        what = {"command": words, **{field: provenance[field] for field in results.SAME}}
+        if done.get(file) != what or not (arguments.out / file).is_file():
+            print(f"\npython -m eval {shlex.join(words)}\n", flush=True)
+            parsed.run(parsed)
+            done[file] = what
+            results.write(arguments.out / MANIFEST, done)
+        found.setdefault(name, {})[kind] = Result(results.read(arguments.out / file), file)
+    write(found, arguments.out)
+
+
+def write(found: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Write report.md, report.html and the figures, and say where they are."""
+    from rove_jax.evaluation import results
+    from rove_jax.report import figures, page, suite
+
+    drawn = figures.draw(found, folder)
+    tables = suite.make(found)
+    results.write(folder / "report.md", suite.markdown(tables))
+    results.write(folder / "report.html", page.page(found, tables, folder))
+    print("\n\n".join(table.markdown() for table in tables))
+    print(f"\nWritten: {folder / 'report.html'}\n         {folder / 'report.md'}")
+    for name in drawn:
+        print(f"         {folder / name}")
+
+
+def options_of(kind: str, options: str) -> list[str]:
+    """The words of a job's options. Raises `UsageError` for those that the suite sets."""
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        raise UsageError(f"--{kind} = {options!r}: {error}") from error
+    for word in words:
+        name = word.partition("=")[0]
+        if name in ("--workdir", "--out", "--step"):
+            raise UsageError(f"--{kind} = {options!r}: {name} is given to the suite, not to the job")
+    return words
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """Which result files are made, by what command of which checkpoint; {} where none is."""
+    path = folder / MANIFEST
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); remove it, or choose another --out") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: is not a list of results; remove it, or choose another --out")
+    return found
