@@ -57,10 +57,10 @@ class Engine:
             cfg: the model, its frequency scaling chosen; `attention` may still be "auto".
             params: the parameters of `cfg`, the same in all processes; each device gets a copy.
             batch_size: rows that all devices read at once; None: `TOKENS_PER_BATCH` tokens a device.
-            mesh: None: all devices, along `data`.
+            mesh: None: all devices of this process, along `data`; at the end of a run of many, one of them scores.
         """
         require(batch_size is None or batch_size >= 1, "batch_size", batch_size, "must be at least 1")
-        self.mesh = sharding.make_mesh(config.Mesh(data=-1)) if mesh is None else mesh
+        self.mesh = sharding.make_mesh(config.Mesh(data=-1), jax.local_devices()) if mesh is None else mesh
         self.cfg, self.batch_size = cfg, batch_size
         whole = sharding.replicated(self.mesh)
         self.params = jax.tree.map(lambda leaf: self.put(leaf, whole), params)
