@@ -2,7 +2,11 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
+from rove_jax import distributed
+from rove_jax.cli.train import together
+from rove_jax.distributed import Mode
 from rove_jax.errors import UsageError
 
 
@@ -33,10 +37,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "them with frequencies scaled",
     )
     parser.add_argument("--out", type=Path, required=True, help="result file; records of examples go beside it")
+    parser.add_argument(
+        "--distributed", choices=get_args(Mode), default="auto", help="whether to join other processes, as in training"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, or go on measuring; print the table and write the result file."""
+    """Measure, or go on measuring, with all processes that there are."""
+    peers = distributed.initialize(arguments.distributed)
+    if peers is None:
+        measure(arguments)
+    else:
+        together(peers, lambda: measure(arguments))
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Measure; the first process prints the table and writes the result file. Returns 0."""
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.core.evaluate import Settings, evaluate
     from rove_jax.evaluation.core.report import core_text
@@ -55,5 +71,8 @@ def run(arguments: argparse.Namespace) -> None:
     document = evaluate(
         runs.open_run(arguments.workdir, step=arguments.step), arguments.data, asked, arguments.baselines, records
     )
+    if document is None:
+        return 0
     results.write(arguments.out, document)
     print(f"{core_text(document)}\n\nWritten: {arguments.out}\n         {records}")
+    return 0

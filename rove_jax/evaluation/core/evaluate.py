@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.multihost_utils import broadcast_one_to_all
 from tqdm import tqdm
 
+from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, nearest, require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.core import protocols, scoring
@@ -43,8 +45,10 @@ class Settings:
         require(len(set(self.tasks)) == len(self.tasks) > 0, "--tasks", " ".join(self.tasks), "name each once")
 
 
-def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, records: Path) -> dict[str, Any]:
+def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, records: Path) -> dict[str, Any] | None:
     """The result document of CORE, with a progress bar on stderr; records go to the file `records`, or are found there.
+
+    Every process of several calls this; the first one has the file and the document, the others get None.
 
     Raises:
         UsageError: no task's file is in `data`, a line of one is no row, or the records are of something else.
@@ -63,9 +67,14 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         "training_length": run.config.data.context_length,
         "files": files,
     }
-    journal = Journal(records, identity)
-    left = [task for task in tasks if task.label in present and task.label not in journal.tasks]
+    journal = Journal(records, identity) if is_writer() else None
+    done = np.array([journal is not None and task.label in journal.tasks for task in tasks])
+    if jax.process_count() > 1:
+        done = np.asarray(broadcast_one_to_all(done))
+    left = [task for task, there in zip(tasks, done) if task.label in present and not there]
     score_tasks(run, left, present, asked, journal)
+    if journal is None:
+        return None
     trained = run.config.data.context_length
     found = [scoring.task_result(task, journal.tasks[task.label], trained) for task in tasks if task.label in present]
     for one in found:
@@ -85,11 +94,14 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
     return results.document("core", {**run.provenance, "files": files}, settings, [result])
 
 
-def score_tasks(run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: Settings, journal: Journal) -> None:
-    """Score tasks and add their records to the journal, each when it is done."""
+def score_tasks(
+    run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: Settings, journal: Journal | None
+) -> None:
+    """Score tasks and add their records to the journal, if there is one, each when it is done."""
     asking = {task.label: list(examples(task, files[task.label], asked)) for task in tasks}
     total = sum(len(part) * max(task.choices, 1) for task in tasks for part in (asking[task.label],))
-    with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=None, leave=False) as bar:
+    hidden = None if is_writer() else True  # None: shown on a terminal alone
+    with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=hidden, leave=False) as bar:
         for block in blocks(tasks, asking):
             prompted = [
                 (task, example, protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer))
@@ -118,10 +130,8 @@ def score_tasks(run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: 
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
                 made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
-            if jax.process_index() == 0:
-                for label, records in made.items():
-                    journal.append(label, records)
-            journal.tasks |= made
+            for label, records in made.items() if journal is not None else ():
+                journal.append(label, records)
 
 
 def examples(task: Task, file: TaskFile, asked: Settings) -> list[protocols.Example]:
