@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli import core, exits, figure, index, limits, ruler, speed, suite
+from rove_jax.cli import core, exits, figure, harness, index, limits, ruler, speed, suite
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol, Split
@@ -77,6 +77,11 @@ def parser() -> exits.Parser:
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
     core.add_arguments(new)
     new.set_defaults(run=core.run)
+
+    new = jobs.add_parser("harness", help="tasks of the lm-evaluation-harness, or whether our adapter to it conforms")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    harness.add_arguments(new)
+    new.set_defaults(run=harness.run)
 
     new = jobs.add_parser("ruler", help="RULER's 13 tasks at any length, scored by the likelihood of the answer")
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")

@@ -1,0 +1,92 @@
+"""Tasks of lm_eval on one of our models, and a result document of what it finds."""
+
+import importlib.metadata
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rove_jax.errors import RunError, UsageError, nearest
+from rove_jax.evaluation import results
+
+KEPT = ("results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples")
+"""What is kept of lm_eval's results; `samples` go to a file of their own."""
+
+
+def evaluate(
+    lm: Any,
+    tasks: Sequence[str],
+    *,
+    include: Path | None = None,
+    limit: int | None = None,
+    shots: int | None = None,
+    max_gen_tokens: int | None = None,
+) -> dict[str, Any]:
+    """`lm_eval.simple_evaluate` of an instance of `RoveLM`, its samples included.
+
+    Args:
+        tasks: names as lm_eval knows them, and of the YAML files in the folder `include`.
+        limit: only so many first rows of each task.
+        shots: examples before each question. None: as the task has it.
+        max_gen_tokens: generated at most, whatever the task says.
+
+    Raises:
+        UsageError: a task that there is not.
+        RunError: its data cannot be had.
+    """
+    # Standard errors of perplexities would be drawn in processes forked from one with jax's threads.
+    os.environ.update(DISABLE_MULTIPROC="1", LMEVAL_DISABLE_MULTIPROC="1")
+    import lm_eval  # pyright: ignore[reportMissingImports]
+    from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    manager = TaskManager(include_path=None if include is None else str(include))
+    known = list(manager.all_tasks)
+    for name in tasks:
+        if not manager.match_tasks([name]):
+            raise UsageError(f"--tasks: lm_eval has no task {name!r}{nearest(name, known)}")
+    try:
+        found = lm_eval.simple_evaluate(
+            model=lm,
+            tasks=list(tasks),
+            num_fewshot=shots,
+            limit=limit,
+            gen_kwargs=None if max_gen_tokens is None else {"max_gen_toks": max_gen_tokens},
+            task_manager=manager,
+        )
+    except (ConnectionError, DatasetsError, FileNotFoundError) as error:
+        raise RunError(f"the data of a task cannot be had ({error})") from error
+    assert found is not None, "process 0 has the results"
+    return dict(found)
+
+
+def document(lm: Any, found: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """A result document of what `evaluate` found."""
+    provenance = {**lm.run.provenance, "lm_eval": importlib.metadata.version("lm_eval")}
+    kept = {name: plain(found[name]) for name in KEPT if name in found}
+    read = {"max_length": lm.max_length, "window": lm.window, "prefix": lm.prefix, "overlong": lm.overlong}
+    return results.document("harness", provenance, {**settings, **read}, [{**kept, "counts": dict(lm.counts)}])
+
+
+def plain(value: Any) -> Any:
+    """`value` in what JSON has: a number that is none as null, functions and the like by their text."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def notes(lm: Any) -> list[str]:
+    """What was done to requests, a line for each kind."""
+    words = {
+        "apart": "a token spans the join of context and continuation; the two were encoded apart",
+        "truncated": f"the beginning of the context left out, since {lm.max_length} tokens are read at most",
+        "beyond": f"a continuation of more than {lm.max_length} tokens by itself; it was read whole",
+    }
+    return [f"note: {lm.counts[name]} requests: {text}" for name, text in words.items() if lm.counts[name]]
