@@ -1,14 +1,16 @@
 """Windows, documents and scalings of a perplexity measurement."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rove_jax.config import Model, Rotary, Scaling
-from rove_jax.data.prepared import Document
+from rove_jax.config import Data, Model, Rotary, Scaling
+from rove_jax.data.prepared import Document, Documents
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.protocol import Protocol, choose, scaled, sequences, windows
+from rove_jax.evaluation import runs
+from rove_jax.evaluation.protocol import Protocol, Together, choose, scaled, sequences, windows
 
 EOT = 256
 
@@ -110,3 +112,55 @@ def test_a_scaling_from_training_is_not_replaced():
 def test_wrong_protocols_are_refused(fields, message):
     with pytest.raises(UsageError, match=message):
         Protocol(**fields)
+
+
+class Split(Documents):
+    """Some documents in memory, as a prepared split has them."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, place: int) -> Document:
+        return Document(f"{self.sizes[place]}", np.arange(self.sizes[place]))
+
+    def lengths(self) -> list[int]:
+        return self.sizes
+
+
+def test_all_splits_together_are_one_list():
+    both = Together(Split([5, 40, 6]), Split([50, 7]))
+    assert both.lengths() == [5, 40, 6, 50, 7]
+    assert [both[place].id for place in range(5)] == ["5", "40", "6", "50", "7"]
+    with pytest.raises(IndexError):
+        both[5]
+    assert [d.id for d in choose(both, Protocol((30,), split="all"))] == ["40", "50"]
+    with pytest.raises(UsageError, match="no books document has 60 tokens .the longest has 50"):
+        choose(both, Protocol((60,), split="all", text="books"))
+
+
+def test_other_text_than_the_runs_is_found_by_what_it_is(tmp_path):
+    """In the tokens of the run, whatever context length it was prepared for; changed text is another text."""
+    run = SimpleNamespace(config=SimpleNamespace(data=Data(context_length=8, cache=str(tmp_path / "cache"))))
+    books = tmp_path / "books"
+    books.mkdir()
+    for place in range(4):
+        (books / f"{place}.txt").write_text(f"book {place} " * 20)
+    protocol = Protocol((32,), text=str(books), split=runs.default_split(str(books)))
+    found, fingerprint = runs.documents_of(run, protocol)
+    assert protocol.split == "all" and len(found) == 4
+    assert runs.settings_of(protocol, fingerprint)["text_fingerprint"] == fingerprint
+    assert "text_fingerprint" not in runs.settings_of(Protocol((32,)), "")
+
+    folder = runs.open_text(run, str(books)).path
+    assert runs.default_split(str(folder)) == "validation"
+    run.config.data = Data(context_length=16, cache=str(tmp_path / "cache"))
+    again, same = runs.documents_of(run, Protocol((32,), text=str(folder), split="all"))
+    assert same == fingerprint and [d.id for d in again] == [d.id for d in found]
+
+    (books / "0.txt").write_text("another book " * 20)
+    assert runs.documents_of(run, protocol)[1] != fingerprint
+    with pytest.raises(UsageError, match="no such file or folder"):
+        runs.open_text(run, str(tmp_path / "none"))
