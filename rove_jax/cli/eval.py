@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli import core, exits, figure, harness, index, limits, ruler, speed, suite
+from rove_jax.cli import core, exits, figure, harness, index, limits, puzzles, ruler, speed, suite
 from rove_jax.config import Config, ScalingRule
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol, Split
@@ -92,6 +92,11 @@ def parser() -> exits.Parser:
     new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
     index.add_arguments(new)
     new.set_defaults(run=index.run)
+
+    new = jobs.add_parser("puzzles", help="accuracy of a run on the puzzles it was trained on, by size")
+    new.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+    puzzles.add_arguments(new)
+    new.set_defaults(run=puzzles.run)
 
     new = jobs.add_parser("limits", help="what the scores and outputs of each head can tell apart, by length")
     limits.add_arguments(new)

@@ -11,7 +11,7 @@ from rove_jax.errors import nearest, require, require_choice
 
 VOCABULARIES = {"bytes": 257, "gpt2": 50_257}
 """How many tokens each tokenizer has, end-of-text included."""
-SOURCES = ("sotu", "files", "parquet", "fineweb-edu")
+SOURCES = ("sotu", "files", "parquet", "fineweb-edu", "substring", "addition")
 """What `data.source` may be, besides `tfds:NAME`."""
 
 
@@ -21,7 +21,7 @@ class Data:
 
     source: str = "sotu"
     """`sotu`, `files` (text files under `path`), `parquet` (parquet files there), `fineweb-edu` (those of its sample
-    of 10B tokens) or `tfds:NAME` (a prepared TFDS text dataset)."""
+    of 10B tokens), `substring` or `addition` (generated puzzles) or `tfds:NAME` (a prepared TFDS text dataset)."""
     path: str | None = None
     """files, parquet, fineweb-edu: a file or a folder of them; parquet files may be in gs://. tfds: the data_dir."""
     text_feature: str = "text"
@@ -58,7 +58,8 @@ class Data:
             f"source {self.source} needs the path of a {self.source.replace('files', 'text')} file or folder",
         )
         require(self.path != "", "data.path", self.path, "is empty; name a file or folder, or leave it out")
-        for name, sources in (("path", ("sotu",)), ("held_out", ("sotu",)), ("text_feature", ("sotu", "files"))):
+        made = ("sotu", "substring", "addition")
+        for name, sources in (("path", made), ("held_out", made), ("text_feature", (*made, "files"))):
             value, unset = getattr(self, name), getattr(type(self), name)
             rule = f"source {self.source} has no use for it; remove it, or set data.source"
             require(value == unset or self.source not in sources, f"data.{name}", value, rule)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rove_jax.config import Data
+from rove_jax.data import puzzles
 from rove_jax.data.documents import Source, Text, Unit, digest
 from rove_jax.data.folders import below, title
 from rove_jax.data.held_out import STATE_OF_THE_UNION, hashed_out
@@ -20,6 +21,8 @@ def load(data: Data, *, download: bool = False) -> Source:
     """
     if data.source == "sotu":
         return state_of_the_union()
+    if data.source in puzzles.SIZES:
+        return puzzles.Puzzles(data.source)
     if data.source == "files":
         if "://" in (data.path or ""):
             raise UsageError(

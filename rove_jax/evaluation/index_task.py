@@ -18,7 +18,7 @@ from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import UsageError, require, require_choice
 from rove_jax.evaluation.engine import Score
 from rove_jax.evaluation.ruler import words
-from rove_jax.evaluation.ruler.draws import Draw
+from rove_jax.data.draws import Draw
 
 Variant = Literal["list", "numbered", "words", "words_end"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

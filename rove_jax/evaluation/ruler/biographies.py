@@ -3,7 +3,7 @@
 Their numbers compare models with each other and with nothing published.
 """
 
-from rove_jax.evaluation.ruler.draws import Draw
+from rove_jax.data.draws import Draw
 from rove_jax.evaluation.ruler.item import Document, Questions
 from rove_jax.evaluation.ruler.questions import collected
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.ruler.draws import Draw
+from rove_jax.data.draws import Draw
 from rove_jax.evaluation.ruler.item import Generator, Item, Material
 from rove_jax.evaluation.ruler.tasks import Task
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from rove_jax.evaluation.ruler.draws import Draw
+from rove_jax.data.draws import Draw
 from rove_jax.evaluation.ruler.essay import Essay
 from rove_jax.evaluation.ruler.words import Words
 

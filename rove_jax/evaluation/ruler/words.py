@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.ruler.draws import Draw
+from rove_jax.data.draws import Draw
 
 PACKAGE, VERSION = "wonderwords", "3.0.1"
 """Its lists differ between versions, and the samples with them."""

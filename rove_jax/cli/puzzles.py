@@ -1,0 +1,42 @@
+"""`python -m eval puzzles`: its arguments, and the table it prints."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a run and the sizes."""
+    parser.add_argument("--workdir", type=Path, required=True, help="folder of a run on substring or addition")
+    parser.add_argument("--sizes", type=int, nargs="+", help="letters of a string, digits of a number (default: some)")
+    parser.add_argument("--samples", type=int, default=200, help="puzzles of each size (default: 200)")
+    parser.add_argument("--seed", type=int, default=42, help="of the puzzles (default: 42)")
+    parser.add_argument("--out", type=Path, help="result file")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Ask one run, print the table, write the result file."""
+    from rove_jax.errors import require
+    from rove_jax.evaluation import puzzles, results, runs
+
+    require(arguments.samples >= 1, "--samples", arguments.samples, "must be at least 1")
+    if arguments.out is not None:
+        results.check_writable(arguments.out, "--out")
+    opened = runs.open_run(arguments.workdir, step=arguments.step)
+    kind = opened.config.data.source
+    sizes = arguments.sizes or puzzles.default_sizes(kind)
+    records = puzzles.accuracies(
+        opened.config.model,
+        opened.params,
+        opened.tokenizer,
+        kind,
+        sizes,
+        samples=arguments.samples,
+        seed=arguments.seed,
+        first=[] if opened.config.data.segments else [opened.tokenizer.eot],
+    )
+    settings = {"sizes": list(sizes), "samples": arguments.samples, "seed": arguments.seed}
+    document = results.document("puzzles", opened.provenance, {"puzzle": kind, **settings}, records)
+    print(f"{kind}: {opened.workdir.resolve().name}, step {opened.step}\n\n{puzzles.puzzle_table(records)}")
+    if arguments.out is not None:
+        results.write(arguments.out, document)
+        print(f"\nWritten: {arguments.out}")
