@@ -69,10 +69,14 @@ def fetch_one(source: Path, folder: Path, kind: str, shard: Sequence[Any], repor
         try:
             content = (source / name).read_bytes()
         except FileNotFoundError as error:
-            raise RunError(f"{source / name}: is missing; prepare the dataset again") from error
+            raise RunError(f"{source / name}: is missing; delete the dataset and prepare it again") from error
         draft.write_bytes(content)
-        if records.digest(folder, kind, draft.name, count) != wanted:
-            raise RunError(f"{source / name}: differs from its manifest; prepare the dataset again")
+        try:
+            found = records.digest(folder, kind, draft.name, count)
+        except RunError:
+            found = "none"
+        if found != wanted:
+            raise RunError(f"{source / name}: differs from its manifest; delete the dataset and prepare it again")
         draft.replace(folder / name)
     finally:
         draft.unlink(missing_ok=True)

@@ -68,7 +68,7 @@ def probe(path: Any, *, writes: bool) -> None:
 
     tensorstore lists a bucket that does not exist as an empty one; only an unconditional write says that it is none.
     """
-    call(str(path), lambda store, key: store.list(below(f"{key}/.probe")))
+    listed(f"{path}/.probe", below)
     if writes:
         name = str(path / f".probe-{os.urandom(8).hex()}")
         call(name, lambda store, key: store.write(key, b""))
@@ -115,6 +115,18 @@ def call(name: str, operation: Callable[[tensorstore.KvStore, str], Any]) -> Any
         raise
 
 
+def listed(name: str, wanted: Callable[[str], tensorstore.KvStore.KeyRange | None]) -> list[str]:
+    """The names in a bucket in the range that is `wanted` of the name there, in order. Raises `OSError`.
+
+    A list that one may not have is an empty one to tensorstore (0.1.86), so what is empty is looked at twice: without
+    the right to list, the storage refuses to read what is not there.
+    """
+    found = call(name, lambda store, key: store.list(wanted(key)))
+    if not found:
+        call(name, lambda store, key: store.read(f"{key}/.absent"))
+    return sorted(key.decode() for key in found)
+
+
 def unanswered(error: Exception) -> bool:
     """Whether what tensorstore said is about reaching an object or a file, and says nothing of what is in it."""
     return any(word in str(error) for word in FORBIDDEN + SILENT)
@@ -142,13 +154,12 @@ class Bucket(fsspec.AbstractFileSystem):
     def keys(self, path: str) -> list[str]:
         """Objects below a folder, as paths from there, in order."""
         key = split(path)[1]
-        found = call(path, lambda store, key: store.list(below(key)))
-        return sorted(name.decode()[len(key) + 1 if key else 0 :] for name in found)
+        return [name[len(key) + 1 if key else 0 :] for name in listed(path, below)]
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         del options
         name = "/".join(filter(None, split(path)))
-        if split(path)[1] and call(path, lambda store, key: store.list(only(key))):
+        if split(path)[1] and listed(path, only):
             return {"name": name, "type": "file", "size": None}
         if self.keys(path):
             return {"name": name, "type": "directory", "size": 0}

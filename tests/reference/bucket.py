@@ -17,6 +17,8 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 BUCKET = "/storage/v1/b/bucket"
 FAULT = "fault"
 PAGE = 100
@@ -155,6 +157,20 @@ def served(folder: Path) -> Iterator[int]:
     finally:
         server.kill()
         server.wait()
+
+
+@contextlib.contextmanager
+def reached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Serve `folder` as gs://bucket to this process and those it starts, which give up on it soon."""
+    from rove_jax.storage import bucket
+
+    with served(folder) as port:
+        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "a word")
+        monkeypatch.setattr(bucket, "RETRIES", {"max_retries": 2, "initial_delay": "50ms", "max_delay": "50ms"})
+        bucket.store.cache_clear()
+        yield
+    bucket.store.cache_clear()
 
 
 if __name__ == "__main__":
