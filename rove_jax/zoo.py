@@ -41,7 +41,8 @@ def load_model(
 
         def read(chosen: int) -> Loaded:
             metadata = checkpoints.metadata(chosen)
-            settings = {**metadata["config"], "evaluation": (stored_config(path) or metadata["config"])["evaluation"]}
+            asked = (stored_config(path) or {}).get("evaluation", metadata["config"]["evaluation"])
+            settings = {**metadata["config"], "evaluation": asked}
             loaded = config.from_dict(config.Config, settings)
             return Loaded(loaded, checkpoints.restore_params(chosen, target(loaded.model, mesh)), chosen, metadata)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiling is most of what a small run costs
 
 from tiny_runs import arrays, changed, corpus, differing, rows, settings  # noqa: E402
 
@@ -116,6 +117,7 @@ def campaign(kills: int, seed: int, processes: int, folder: Path) -> dict:
         "validation_every": 50 if processes == 1 else 20,
         "compilation_cache": str(programs),
         "heartbeat_seconds": HEARTBEAT,
+        "join_seconds": 20,
     }
     asked = {"at_end": True, "max_new_tokens": 8}
     cfg: Config = settings(corpus(folder), training=training, evaluation=asked, mesh={"data": processes})

@@ -17,6 +17,7 @@ from rove_jax import distributed, storage
 from rove_jax.errors import RunError, UsageError
 from rove_jax.training import retention
 from rove_jax.training.digest import by_path
+from rove_jax.training.record import Identity
 from rove_jax.training.retries import Retries
 from rove_jax.training.saver import WRITE_FAULTS, Saver
 from rove_jax.training.shelf import COMMIT, FOLDER, Shelf
@@ -35,7 +36,7 @@ class Checkpoints:
     def __init__(self, run_folder: Path, *, keep_last: int | None = None, keep_every: int | None = None) -> None:
         """For writing if `keep_last` is given: then leftovers of interrupted writes are cleared away.
 
-        Raises `UsageError` if there is nothing to read, or a checkpoint of another format.
+        Raises `UsageError` if there is nothing to read, or a checkpoint of another format or of another run.
         """
         run_folder = storage.place(run_folder)
         storage.check(run_folder)
@@ -51,11 +52,15 @@ class Checkpoints:
         self.losses: dict[int, float | None] = {}
         """Validation loss, if any, by step of the checkpoints that are whole as far as is known."""
         self.damaged: dict[int, Damaged] = {}
+        self.run = Identity(run_folder)
         for step in self.shelf.steps():
             try:
-                self.losses[step] = self.stored(step).metadata()["validation_loss"]
+                metadata = self.stored(step).metadata()
             except Damaged as error:
                 self.damaged[step] = error
+                continue
+            self.run.check(self.shelf[step], metadata)
+            self.losses[step] = metadata["validation_loss"]
         self.before: list[Callable[[], object]] = []
         """Called by each write, before anything is written; the write fails if one of WRITE_FAULTS is raised."""
         self.saver = Saver()

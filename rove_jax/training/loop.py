@@ -12,6 +12,7 @@ import jax
 from rove_jax import config, distributed, sharding, storage
 from rove_jax.data import pipeline, prepare, tokenizers
 from rove_jax.errors import RunError, UsageError
+from rove_jax.training import record as records
 from rove_jax.training import setup as setups
 from rove_jax.training import start as starts
 from rove_jax.training.agreement import Agreement
@@ -26,9 +27,8 @@ from rove_jax.training.run_folder import (
     RunFolder,
     check_allowed,
     check_owner,
-    record_of,
-    stored_config,
     versions,
+    written_config,
 )
 from rove_jax.training.step import Update, compile_update
 from rove_jax.training.stop import EXIT_CODES, StopRequest
@@ -105,7 +105,7 @@ def run(
             raise UsageError(f"training.steps = {steps}: the run in {workdir} is at step {start.step}; give no fewer")
         record = {**setup.record(), **dataclasses.asdict(origin), "versions": versions(), "start": start.source}
         changed = [*changed, *start.changes]
-        record["changes"] = record_of(workdir, start.step, changed)
+        record |= {"changes": records.changes(workdir, start.step, changed), records.ID: checkpoints.run.known()}
         if folder:
             folder.write(RECORD, record)
             folder.write(CONFIG, config.to_dict(settings))
@@ -136,7 +136,7 @@ def already_there(settings: config.Config, workdir: Path, end: int) -> Result | 
         step = newest[0] if newest else 0
         if step < end:
             return None
-        if distributed.is_writer() and stored_config(workdir) != config.to_dict(settings):
+        if distributed.is_writer() and written_config(workdir) != config.to_dict(settings):
             with RunFolder(workdir, settings):
                 pass  # what may change has changed, such as what to evaluate, and is on record now
         return Result(step, 0, step >= settings.training.steps, 0, checkpoints.best(), checkpoints.best_loss())

@@ -7,6 +7,7 @@ config.json   the resolved config        metrics.jsonl, tensorboard/   numbers b
 run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import importlib.metadata
@@ -16,15 +17,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from rove_jax import config, storage
 from rove_jax.errors import RunError, UsageError, nearest
 from rove_jax.storage.lease import Lease
 from rove_jax.training.checkpoint import FOLDER
 from rove_jax.training.metrics import EVENTS, FILE, read_rows
+from rove_jax.training.record import RECORD, Change, read_json
+from rove_jax.training.shelf import Shelf
+from rove_jax.training.stored import Damaged, Stored
 
-CONFIG, RECORD, LOCK = "config.json", "run.json", ".lock"
+CONFIG, LOCK = "config.json", ".lock"
 
 FREE = {
     "data.cache": "where prepared data lies; its fingerprint is compared instead",
@@ -54,14 +58,6 @@ FREE = {
 PACKAGES = ("rove-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
 
 
-class Change(NamedTuple):
-    """A field that a run had another value of before."""
-
-    field: str
-    before: Any
-    now: Any
-
-
 class RunFolder:
     """A run folder that this process has to itself."""
 
@@ -86,7 +82,7 @@ class RunFolder:
                 self.work = Path(tempfile.mkdtemp(prefix="rove-run-"))
                 if (path / FILE).exists():
                     storage.replace(self.work / FILE, (path / FILE).read_bytes())
-            if not changed and stored_config(path) != config.to_dict(settings):  # else once it is known from which step
+            if not changed and written_config(path) != config.to_dict(settings):  # else once the step is known
                 self.write(CONFIG, config.to_dict(settings))
         except FileExistsError as error:
             raise UsageError(f"{path}: is not a folder; give --workdir a folder that is new or a run's") from error
@@ -173,29 +169,21 @@ def used(path: Path) -> bool:
     return any((path / FOLDER).glob("[0-9]*")) or bool(read_rows(path / FILE))
 
 
-def stored_config(path: Path) -> dict[str, Any] | None:
-    """The config in a run folder as JSON values, None if it has none."""
+def written_config(path: Path) -> dict[str, Any] | None:
+    """What CONFIG holds in a run folder, None if there is none."""
     file = path / CONFIG
     return read_json(file) if file.is_file() else None
 
 
-def record_of(path: Path, step: int, found: Sequence[Change]) -> list[dict[str, Any]]:
-    """What a run's fields were changed to by permission: the changes on record in its folder, and those at `step`."""
-    file = path / RECORD
-    before = read_json(file).get("changes", []) if file.is_file() else []
-    now = [{"step": step, **change._asdict()} for change in found]
-    return [*before, *(change for change in now if change not in before)]
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """What one of the JSON files of a run folder holds. Raises `UsageError` if it is damaged."""
-    try:
-        values = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: is not JSON ({error}); the folder is damaged or no run's") from error
-    if not isinstance(values, dict):
-        raise UsageError(f"{file}: is not of a run; the folder is damaged or no run's")
-    return values
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """The config of the run in a folder as JSON values, None if it has none: where CONFIG is lost, that of its newest
+    checkpoint, each of which holds it."""
+    found = written_config(path)
+    shelf = Shelf(path)
+    for step in sorted(shelf.steps(), reverse=True) if found is None else ():
+        with contextlib.suppress(Damaged):
+            return Stored(shelf[step]).metadata()["config"]
+    return found
 
 
 def fields(values: dict[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:

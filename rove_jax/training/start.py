@@ -9,8 +9,9 @@ from rove_jax import config, storage
 from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
-from rove_jax.training.checkpoint import Checkpoints
-from rove_jax.training.run_folder import Change, Origin
+from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.record import Change
+from rove_jax.training.run_folder import Origin
 from rove_jax.training.setup import Setup
 
 
@@ -41,22 +42,19 @@ def find(setup: Setup, checkpoints: Checkpoints, origin: Origin, workdir: Path, 
         step, (found, changed), skipped = newest
         return Start(found, step, f"continues from step {step}", tuple(map(str, skipped)), tuple(changed))
     if setup.settings.training.init_from is not None:
-        params, source, skipped = weights_of(Path(setup.settings.training.init_from), setup, origin)
+        params, source, skipped = weights_of(setup.settings.training.init_from, setup, origin)
         return Start(state.from_weights(setup.optimizer, params, setup.target), 0, source, skipped)
     return Start(state.create(setup.settings, setup.optimizer, setup.target), 0, "starts from fresh weights")
 
 
-def weights_of(folder: Path, setup: Setup, origin: Origin) -> tuple[Any, str, tuple[str, ...]]:
+def weights_of(folder: str, setup: Setup, origin: Origin) -> tuple[Any, str, tuple[str, ...]]:
     """The weights of the last whole checkpoint of another run, if they mean the same here; where they are from; and
     what was wrong with later ones.
 
     The variant may differ (RoPE weights are the start of a RoVE retrofit, the tree is the same), and so may frequency
     scaling and alpha. The tokenizer may not, nor the shapes, nor pairing, base and dims of a rotation that both have.
     """
-    name = f"training.init_from = {str(folder)!r}"
-    folder = storage.place(folder)
-    if not folder.is_dir():
-        raise UsageError(f"{name}: no such folder")
+    name = f"training.init_from = {folder!r}"
 
     def read(step: int) -> Any:
         metadata = source.metadata(step)
@@ -68,22 +66,32 @@ def weights_of(folder: Path, setup: Setup, origin: Origin) -> tuple[Any, str, tu
             raise UsageError(f"{name}: {difference}")
         return source.restore_params(step, setup.target.params)
 
-    with Checkpoints(folder) as source:
+    with origin_of(folder) as source:
         newest = source.newest(read)
-    if newest is None:
-        raise UsageError(f"{name}: holds no finished checkpoint")
+    assert newest is not None, "there was one a moment ago"
     step, params, skipped = newest
     return params, f"starts from the weights of {folder} at step {step}", tuple(map(str, skipped))
+
+
+def origin_of(folder: str) -> Checkpoints:
+    """The checkpoints of `training.init_from`, of which there is at least one."""
+    place = storage.place(folder)
+    storage.check(place)
+    fault = "no such folder" if not folder or not place.is_dir() else None
+    if not fault and not (place / FOLDER).is_dir():
+        fault = f"holds no {FOLDER}/, so it is no run"
+    found = None if fault else Checkpoints(place)
+    if found is None or not (found.losses or found.damaged):
+        fault = fault or "no checkpoint is saved there"
+        raise UsageError(f"training.init_from = {folder!r}: {fault}; give the folder of a run")
+    return found
 
 
 def check_sources(settings: config.Config) -> None:
     """Raise `UsageError` if what a run would read is not there. Makes nothing and reads little."""
     prepare.check(settings.data)
-    origin = settings.training.init_from
-    if origin is not None:
-        with Checkpoints(Path(origin)) as found:
-            if found.latest() is None:
-                raise UsageError(f"training.init_from = {origin!r}: holds no finished checkpoint")
+    if settings.training.init_from is not None:
+        origin_of(settings.training.init_from).saver.close()
 
 
 def rotation_difference(theirs: config.Model, ours: config.Model) -> str | None:
