@@ -127,8 +127,11 @@ def test_failure_rates_are_those_of_all_pairs(params):
         lambda length: SMALL, found, lengths=[40, 300], draws=3, seed=5, advance=steps.append
     )
     assert len(records) == len(steps) == 8 and [r["length"] for r in records[::4]] == [40, 300]
-    drawn = failures.draw(2, 12, 3, 5)
-    assert all(first != second and max(first, second) <= query for _, query, first, second in drawn.trials())
+    drawn = failures.draw(TOKENS, 3, 5)
+    for row, query, first, second in drawn.trials():
+        assert max(first, second) < query < 12 and TOKENS[row, first] != TOKENS[row, second]
+    with pytest.raises(UsageError, match="repeat one token"):
+        failures.draw(np.zeros((1, 9), np.int32), 1, 0)
     for record in records[4:]:
         at = record["layer"], (0, 2).index(record["head"])
         expected = rates_by_hand(found, drawn, at, 300)

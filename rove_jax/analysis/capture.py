@@ -24,6 +24,8 @@ class Captured(NamedTuple):
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
+    tokens: np.ndarray
+    """int32 [B, T]."""
     layers: tuple[int, ...]
     heads: tuple[int, ...]
 
@@ -43,13 +45,14 @@ def capture_qkv(
         for index in indices:
             require(0 <= index < count, name, index, f"the model has 0 to {count - 1}")
     model = compute_config(cfg, params, batch=tokens_bt.shape[0], length=tokens_bt.shape[1])
-    captured = _run(model, params, np.asarray(tokens_bt, np.int32))
+    tokens = np.asarray(tokens_bt, np.int32)
+    captured = _run(model, params, tokens)
     reads = np.array(picked) // (cfg.query_heads // cfg.kv_heads)
     found = {
         name: np.asarray(x, np.float32)[list(chosen)][..., list(picked) if name == "query" else reads, :]
         for name, x in captured.items()
     }
-    return Captured(**found, layers=chosen, heads=picked)
+    return Captured(**found, tokens=tokens, layers=chosen, heads=picked)
 
 
 @functools.partial(jax.jit, static_argnums=0)

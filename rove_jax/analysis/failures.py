@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Integer
 
 from rove_jax.analysis import aliasing, swap
 from rove_jax.analysis.capture import Captured, effective_pairs, score_rotation, value_frequencies, value_pairing
@@ -11,7 +12,7 @@ from rove_jax.analysis.inversion import inverted_share, position_inversion
 from rove_jax.analysis.product import Coefficients, qk_coefficients, rope_scores
 from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name, quantize
 from rove_jax.config import Model
-from rove_jax.errors import require
+from rove_jax.errors import UsageError, require
 from rove_jax.rotary import frequencies, logit_scale
 
 SWAPS = 32
@@ -31,14 +32,24 @@ class Draws(NamedTuple):
         return list(zip(*(column.tolist() for column in self)))
 
 
-def draw(rows: int, length: int, count: int, seed: int) -> Draws:
-    """`count` draws from texts of `length` tokens: queries from their second half, two different earlier keys."""
-    require(length >= 4, "length", length, "too few tokens to draw a query and two earlier keys from")
-    chance = np.random.default_rng(seed)
-    query = chance.integers(max(length // 2, 2), length, count)
-    first = chance.integers(0, query)
-    second = chance.integers(0, query - 1)
-    return Draws(chance.integers(0, rows, count), query, first, second + (second >= first))
+def draw(tokens_bt: Integer[np.ndarray, "B T"], count: int, seed: int) -> Draws:
+    """`count` draws from texts: a query in the second half, and two earlier keys of different tokens.
+
+    (Of the same token they would be the same key in the first layer, and a swap would change nothing.) Raises
+    `UsageError` where texts hold no two different tokens before a query.
+    """
+    rows, length = tokens_bt.shape
+    require(length >= 4, "tokens.shape", tokens_bt.shape, "too few tokens to draw a query and two earlier keys from")
+    chance, found = np.random.default_rng(seed), []
+    for _ in range(100 * count):
+        row, query = chance.integers(rows), chance.integers(max(length // 2, 2), length)
+        first = chance.integers(query)
+        others = np.flatnonzero(tokens_bt[row, :query] != tokens_bt[row, first])
+        if len(others):
+            found.append((row, query, first, chance.choice(others)))
+        if len(found) == count:
+            return Draws(*np.array(found).T)
+    raise UsageError("tokens: the texts repeat one token; take other texts")
 
 
 def failure_rates(
@@ -64,7 +75,7 @@ def failure_rates(
     """
     require(bool(lengths) and min(lengths) >= 4, "lengths", tuple(lengths), "must name lengths of at least 4")
     require(draws >= 1, "draws", draws, "must be at least 1")
-    drawn = draw(captured.query.shape[1], captured.query.shape[2], draws, seed)
+    drawn = draw(captured.tokens, draws, seed)
     records = []
     for length in lengths:
         model = at_length(length)

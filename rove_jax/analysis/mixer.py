@@ -88,24 +88,29 @@ def toeplitz_error(matrix: np.ndarray, positions: int) -> float:
     return float(np.sqrt(rest / total)) if total else 0.0
 
 
-def visible(length: int, window: int | None = None) -> Bool[np.ndarray, "T T"]:
-    """Which keys a query sees: its own and earlier ones, the latest `window` of them."""
-    gap = np.arange(length)[:, None] - np.arange(length)
-    return (gap >= 0) & (gap < (window or length))
+def visible(queries: int, keys: int, window: int | None = None) -> Bool[np.ndarray, "T S"]:
+    """Which of `keys` the last `queries` positions see: their own and earlier ones, the latest `window` of them."""
+    gap = np.arange(keys - queries, keys)[:, None] - np.arange(keys)
+    return (gap >= 0) & (gap < (window or keys))
 
 
 def attention_weights(
-    cfg: Model, query: Float[np.ndarray, "*batch T H"], key: Float[np.ndarray, "*batch T H"]
-) -> Float[np.ndarray, "*batch T T"]:
-    """Softmax weights of queries and keys before rotation, as the model has them: causal, float64 [..., T, T]."""
-    rotary, length = score_rotation(cfg), query.shape[-2]
+    cfg: Model, query: Float[np.ndarray, "*batch T H"], key: Float[np.ndarray, "*batch S H"]
+) -> Float[np.ndarray, "*batch T S"]:
+    """Softmax weights of the last T of S positions, causal as in the model; query and key before rotation. float64."""
+    rotary, (queries, keys) = score_rotation(cfg), (query.shape[-2], key.shape[-2])
     omega = frequencies(rotary, cfg.head_dim)
-    turn = np.exp(1j * np.arange(length)[:, None] * omega)
+    turn = np.exp(1j * np.arange(keys)[:, None] * omega)
     dims = 2 * len(omega)
-    q, k = (channel_pairs(x, rotary.pairing, dims) * turn for x in (query, key))
-    scores = np.real(q @ np.conj(np.swapaxes(k, -1, -2)))
-    scores = scores + np.asarray(query[..., dims:], float) @ np.swapaxes(np.asarray(key[..., dims:], float), -1, -2)
-    scores = np.where(visible(length, cfg.window), scores * logit_scale(rotary) / cfg.head_dim**0.5, -np.inf)
+    q = channel_pairs(query, rotary.pairing, dims) * turn[keys - queries :]
+    k = channel_pairs(key, rotary.pairing, dims) * turn
+    # Re(q conj(k)), as one product of real matrices, with the channels that do not turn beside them.
+    q, k = (
+        np.concatenate([np.real(x), np.imag(x), np.asarray(whole[..., dims:], np.float64)], -1)
+        for x, whole in ((q, query), (k, key))
+    )
+    scores = q @ np.swapaxes(k, -1, -2) * logit_scale(rotary) / cfg.head_dim**0.5
+    scores = np.where(visible(queries, keys, cfg.window), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 

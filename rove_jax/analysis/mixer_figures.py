@@ -18,7 +18,7 @@ def mixers(length: int = POSITIONS) -> Picture:
 
     require(length <= 32, "--length", length, "a mixer this long cannot be read; at most 32")
     chance = np.random.default_rng(0)
-    scores = np.where(mixer.visible(length), chance.normal(size=(length, length)), -np.inf)
+    scores = np.where(mixer.visible(length, length), chance.normal(size=(length, length)), -np.inf)
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     w_v = chance.normal(size=(HEAD_DIM, HEAD_DIM))
     turning = rope_frequencies(HEAD_DIM // 2, 100.0)

@@ -41,7 +41,7 @@ def view(cfg: Model, captured: Captured, seed: int) -> View:
     """A draw from the first layer and head of what was captured."""
     rotary = score_rotation(cfg)
     omega = frequencies(rotary, cfg.head_dim)
-    row, query, first, second = draw(captured.query.shape[1], captured.query.shape[2], 1, seed).trials()[0]
+    row, query, first, second = draw(captured.tokens, 1, seed).trials()[0]
     keys = captured.key[0, row, [first, second], 0]
     found = qk_coefficients(captured.query[0, row, query, 0][None], keys, rotary.pairing, 2 * len(omega))
     name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}, the head's own amplitudes and phases"

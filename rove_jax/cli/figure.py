@@ -22,8 +22,12 @@ FIGURES: dict[str, tuple[str, str]] = {
     "token": ("nothing", "token inversion and aliasing by length and base (figure 7)"),
     "tradeoff": ("nothing", "the four failures against the base (table 1)"),
     "swap": ("nothing", "two tokens change places: the output of RoPE and of RoVE"),
+    "induction": ("nothing", "induction heads of RoPE and RoVE as they form; trains two-layer models here"),
     "head-inversion": ("one run", "score and inversions of one head (figure 4)"),
     "head-aliasing": ("one run", "equal scores of one head, and swaps that it cannot see (figure 5)"),
+    "energy": ("runs", "energy of head outputs by frequency and length"),
+    "reach": ("runs", "where heads look: the characteristic function of their offsets"),
+    "composition": ("runs", "how heads of two layers compose"),
     "lengths": ("results", "failure rates by length, of results of `eval limits`"),
     "swaps": ("results", "how often outputs cannot tell, of results of `eval limits`"),
     "index": ("results", "accuracy at the k-th element, of results of `eval index` (figure 9)"),
@@ -42,9 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", default=[], help="result files, of figures of results")
     parser.add_argument("--step", default="last", help="checkpoint: last (default), best or a step")
     parser.add_argument("--length", type=int, help="distances, or tokens (default: the figure's own)")
-    parser.add_argument("--layer", type=int, default=0, help="of one head (default: 0)")
+    parser.add_argument("--layer", type=int, default=0, help="of one head, or the first that composes (default: 0)")
     parser.add_argument("--head", type=int, default=0, help="query head (default: 0)")
     parser.add_argument("--seed", type=int, default=0, help="of the query and the two keys drawn (default: 0)")
+    parser.add_argument("--training-steps", type=int, default=800, help="of figure induction (default: 800)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -63,16 +68,17 @@ def run(arguments: argparse.Namespace) -> None:
     least = 16
     require(arguments.length is None or least <= arguments.length <= 2**20, "--length", arguments.length,
             f"must lie between {least} and 2^20")  # fmt: skip
+    require(arguments.training_steps >= 1, "--training-steps", arguments.training_steps, "must be at least 1")
     if arguments.out.is_file():
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
     results.check_writable(arguments.out / f"{arguments.name}.png", "--out")
-    draw = {"nothing": drawn_of_nothing, "one run": drawn_of_head, "results": drawn_of_results}
+    draw = {"nothing": drawn_of_nothing, "one run": drawn_of_head, "runs": drawn_of_runs, "results": drawn_of_results}
     print(*draw[need](arguments).save(arguments.out, arguments.name), sep="\n")
 
 
 def drawn_of_nothing(arguments: argparse.Namespace) -> Any:
     """The figures that need no model."""
-    from rove_jax.analysis import mixer_figures, score_figures
+    from rove_jax.analysis import circuit_figures, mixer_figures, score_figures
 
     length = arguments.length
     own = {} if length is None else {"length": length}
@@ -84,6 +90,7 @@ def drawn_of_nothing(arguments: argparse.Namespace) -> Any:
         "token": lambda: score_figures.tokens(**lengths),
         "tradeoff": lambda: score_figures.tradeoff(**lengths),
         "swap": lambda: score_figures.swap_of_two(**own),
+        "induction": lambda: circuit_figures.formation(arguments.training_steps),
     }
     return figures[arguments.name]()
 
@@ -102,6 +109,23 @@ def drawn_of_head(arguments: argparse.Namespace) -> Any:
     return figure[arguments.name](shown, arguments.length or 8192)
 
 
+def drawn_of_runs(arguments: argparse.Namespace) -> Any:
+    """The figures of one or several runs side by side."""
+    from rove_jax.analysis import circuit_figures
+    from rove_jax.cli.limits import checkpoint
+    from rove_jax.evaluation import runs
+
+    opened = [runs.open_run(workdir, step=checkpoint(arguments.step)) for workdir in arguments.workdir]
+    labels = [run.workdir.resolve().name for run in opened]
+    if arguments.name == "energy":
+        longest = arguments.length
+        lengths = None if longest is None else [max(longest // 2**power, 2) for power in (4, 3, 2, 1, 0)]
+        return circuit_figures.energy(opened, labels, lengths)
+    if arguments.name == "reach":
+        return circuit_figures.reach(opened, labels)
+    return circuit_figures.compositions(opened, labels, arguments.layer)
+
+
 def drawn_of_results(arguments: argparse.Namespace) -> Any:
     """The figures of result files."""
     from rove_jax.analysis import index_figure, model_figures
@@ -114,6 +138,8 @@ def drawn_of_results(arguments: argparse.Namespace) -> Any:
             raise UsageError(f"{path}: holds {document['kind']}; figure {arguments.name} is of results of eval {kind}")
     labels = [document["provenance"]["run"] for document in documents]
     if len(set(labels)) < len(labels):
-        labels = [str(path) for path in arguments.results]
+        labels = [f"{label}, {path.resolve().parent.name}" for label, path in zip(labels, arguments.results)]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label}, {place}" for place, label in enumerate(labels)]
     figure = {"lengths": model_figures.by_length, "swaps": model_figures.swaps, "index": index_figure.index_accuracy}
     return figure[arguments.name](documents, labels)

@@ -1,0 +1,215 @@
+"""`eval figure` and `eval limits` from the words a person types to the files: pictures, and the numbers in them."""
+
+import csv
+import io
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiny_runs
+from PIL import Image
+
+from rove_jax.analysis.picture import COLOURS, Picture, as_csv
+from rove_jax.cli import eval as command
+from rove_jax.cli.figure import FIGURES
+from rove_jax.evaluation import results
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command: (exit code, lines of stdout, lines of stderr)."""
+
+    def call(*words) -> tuple[int, list[str], list[str]]:
+        code = command.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return call
+
+
+def numbers(path) -> dict[tuple[str, str], np.ndarray]:
+    """A figure's CSV as (panel, series) -> [n, 2]."""
+    found: dict[tuple[str, str], list] = {}
+    for row in csv.DictReader(io.StringIO(path.read_text())):
+        found.setdefault((row["panel"], row["series"]), []).append((float(row["x"]), float(row["y"])))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def check_files(folder, name: str) -> dict[tuple[str, str], np.ndarray]:
+    """That the three files of a figure are whole; returns the numbers."""
+    image = Image.open(folder / f"{name}.png")
+    assert min(image.size) > 400 and len(image.convert("RGB").getcolors(1 << 24) or []) > 20
+    assert "<svg" in (folder / f"{name}.svg").read_text()[:1000]
+    found = numbers(folder / f"{name}.csv")
+    assert found and all(np.isfinite(values[:, 0]).all() for values in found.values())
+    return found
+
+
+def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
+    for folder in ("a", "b"):
+        picture = Picture(["lines", "matrix"])
+        picture.line(0, "one", [1, 2, 3], [0.5, 1 / 3, 2.0], 1)
+        picture.dress(0, "x", "y")
+        picture.image(1, np.array([[1.0, -2.0]]), diverging=True)
+        written = picture.save(tmp_path / folder, "it")
+    for path in written:
+        assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes()
+    found = check_files(tmp_path / "a", "it")
+    np.testing.assert_array_equal(found["a", "one"], [(1, 0.5), (2, 1 / 3), (3, 2)])
+    np.testing.assert_array_equal(found["b", "row 0"], [(0, 1), (1, -2)])
+    colours = {colour for _, colour in Image.open(tmp_path / "a" / "it.png").convert("RGB").getcolors(1 << 24) or []}
+    assert tuple(bytes.fromhex(COLOURS[1][1:])) in colours and tuple(bytes.fromhex(COLOURS[0][1:])) not in colours
+    assert as_csv(["x"], [[0.1]]) == "x\n0.1\n"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (need, _) in FIGURES.items() if need == "nothing" and name != "induction"]
+)
+def test_figures_that_need_no_model(run, tmp_path, name):
+    code, lines, err = run("figure", name, "--out", tmp_path, *(() if name == "mixer" else ("--length", 256)))
+    assert code == 0, err
+    assert lines == [str(tmp_path / f"{name}.{kind}") for kind in ("png", "svg", "csv")]
+    found = check_files(tmp_path, name)
+    if name == "score":
+        assert found["a", "S(m)"][0].tolist() == [0, 64] and len(found["a", "S(m)"]) == 256
+    if name == "inversion":
+        np.testing.assert_allclose(dict(found["c", "B = 1e5"])[256], 0.843750)  # derived values
+        np.testing.assert_allclose(dict(found["c", "B = 1e5"])[64], 0.578125)
+    if name == "swap":
+        rope, rove = (values for (panel, series), values in sorted(found.items()) if panel == "b")
+        assert np.all(rope[:, 1] == 0) and rove[:, 1].min() > 0.1
+    if name == "mixer":
+        kernels = np.array([found["b", f"row {row}"][:, 1] for row in range(6)]).reshape(6, 4, 6)
+        np.testing.assert_array_equal(kernels[:, 0], kernels[:, 3])
+        assert np.abs(found["d", "row 0"][:6, 1] - found["d", "row 0"][-6:, 1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("scores",), "invalid choice: 'scores'"),
+        (("score", "--workdir", "runs/x"), "--workdir: figure score is drawn without it; remove it"),
+        (("head-inversion",), "--workdir: needed for figure head-inversion; name one run"),
+        (("head-inversion", "--workdir", "a", "b"), "is of one run"),
+        (("swaps",), "--results: needed for figure swaps; name results"),
+        (("score", "--length", "3"), "--length = 3: must lie between 16 and 2\\^20"),
+        (("mixer", "--length", "99"), "--length = 99: a mixer this long"),
+        (("induction", "--training-steps", "0"), "--training-steps = 0"),
+        (("energy", "--workdir", "nowhere"), "nowhere: no such folder"),
+        (("energy", "--workdir", "nowhere", "--step", "soon"), "--step = 'soon'"),
+        (("swaps", "--results", "nowhere.json"), "nowhere.json: not a result file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(run, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("figure", *words, "--out", tmp_path / "out")
+    assert code == 2 and len(err) == 1
+    assert re.search(message, err[0]), err[0]
+
+
+def test_results_of_another_job_are_refused(run, tmp_path):
+    path = tmp_path / "perplexity.json"
+    results.write(path, {"schema": results.SCHEMA, "kind": "perplexity", "provenance": {"run": "x"}, "results": []})
+    code, _, err = run("figure", "index", "--results", path, "--out", tmp_path)
+    assert code == 2 and "holds perplexity; figure index is of results of eval index" in err[0]
+    (tmp_path / "file").write_text("")
+    code, _, err = run("figure", "score", "--out", tmp_path / "file")
+    assert code == 2 and "is a file; give a folder" in err[0]
+
+
+def test_the_index_figure_shows_accuracy_and_its_interval(run, tmp_path):
+    records = [
+        {"variant": variant, "length": length, "scaling": "none", "accuracy": accuracy, "chance": 0.25,
+         "interval": [accuracy - 0.1, accuracy + 0.1]}
+        for variant, accuracy in (("list", 0.5), ("numbered", 0.9)) for length in (64, 128)
+    ]  # fmt: skip
+    document = {"schema": results.SCHEMA, "kind": "index", "provenance": {"run": "mine"}, "results": records}
+    results.write(tmp_path / "index.json", document)
+    assert run("figure", "index", "--results", tmp_path / "index.json", "--out", tmp_path)[0] == 0
+    found = check_files(tmp_path, "index")
+    np.testing.assert_array_equal(found["a", "mine"], [(64, 0.5), (128, 0.5)])
+    np.testing.assert_array_equal(found["a", "mine, lower 95%"], [(64, 0.4), (128, 0.4)])
+    document["results"] = records[2:]
+    results.write(tmp_path / "index.json", document)
+    code, _, err = run("figure", "index", "--results", tmp_path / "index.json", "--out", tmp_path)
+    assert code == 2 and "holds nothing of the variant list" in err[0]
+
+
+CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a RoVE run, and its text beside it."""
+    folder = tmp_path_factory.mktemp("runs")
+    kept = {name: getattr(jax.config, name) for name in CACHE_OPTIONS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        tiny_runs.keep_programs(tmp_path_factory)
+        data = tiny_runs.corpus(folder)
+        cfg = tiny_runs.settings(
+            data, model={"variant": "rove", "dropout": 0.0}, training={"steps": 3, "accumulation": 1}
+        )
+        tiny_runs.train(cfg, folder / "rove")
+        yield folder / "rove"
+    for name, value in kept.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.slow
+def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
+    out = tmp_path / "first"
+    code, lines, err = run("limits", "--workdir", trained, "--lengths", 64, 512, "--draws", 2, "--out", out)
+    assert code == 0, err
+    document = json.loads((out / "limits.json").read_text())
+    records = document["results"]
+    assert document["kind"] == "limits" and document["provenance"]["run"] == "rove"
+    assert [(r["length"], r["layer"], r["head"]) for r in records] == [
+        (length, layer, head) for length in (64, 512) for layer in (0, 1) for head in (0, 1)
+    ]
+    rows = list(csv.DictReader(io.StringIO((out / "limits.csv").read_text())))
+    for row, record in zip(rows, records, strict=True):
+        assert row == {name: "" if value is None else str(value) for name, value in record.items()}
+    unseen = [record["swap_unseen"] for record in records if record["swap_unseen"] is not None]
+    assert unseen and np.mean(unseen) < 0.5
+    for name in ("heads", "lengths", "swaps"):
+        check_files(out, name)
+    mean = np.mean([record["position_inversion"] for record in records[4:]])
+    assert any(line.split()[1:2] == ["512"] and f"{mean:.4f}" in line for line in lines)
+    other = tmp_path / "other"
+    words = ("--lengths", 512, "--draws", 2, "--layers", 1, "--heads", 0, "--scaling", "yarn", "--out", other)
+    assert run("limits", "--workdir", trained, *words)[0] == 0
+    [scaled] = json.loads((other / "limits.json").read_text())["results"]
+    assert (scaled["layer"], scaled["head"]) == (1, 0) == (records[6]["layer"], records[6]["head"])
+    assert scaled["effective_pairs"] == records[6]["effective_pairs"]  # the same draws
+    assert scaled["position_inversion"] != records[6]["position_inversion"]
+    both = [folder / "limits.json" for folder in (out, other)]
+    for name in ("lengths", "swaps"):
+        assert run("figure", name, "--results", *both, "--out", tmp_path)[0] == 0
+        labels = {series.rpartition(": ")[0] or series for _, series in check_files(tmp_path, name)}
+        assert labels == {"rove, first", "rove, other"}
+
+
+@pytest.mark.slow
+def test_figures_of_runs(trained, run, tmp_path):
+    for name, words in (
+        ("head-inversion", ("--layer", 1, "--length", 128)),
+        ("head-aliasing", ("--head", 1, "--length", 128)),
+        ("energy", ("--length", 16)),
+        ("reach", ()),
+        ("composition", ()),
+    ):
+        code, _, err = run("figure", name, "--workdir", trained, *words, "--out", tmp_path)
+        assert code == 0, err
+        check_files(tmp_path, name)
+    for words, message in (
+        (("figure", "composition", "--layer", 1), "--layer = 1: the model has layers 0 to 1"),
+        (("limits", "--heads", 2), "heads = 2: the model has 0 to 1"),
+        (("limits", "--dtype", "fp8"), "dtype = 'fp8'"),
+        (("limits", "--lengths", 3), "--lengths = 3: must lie between"),
+        (("limits", "--step", "soon"), "--step = 'soon'"),
+    ):
+        code, _, err = run(*words, "--workdir", trained, "--out", tmp_path)
+        assert code == 2 and message in err[0]
