@@ -16,7 +16,7 @@ import pytest
 from launch_cluster import ROOT, Cluster, build, wait_for
 
 from rove_jax import recipes
-from rove_jax.cli import train
+from rove_jax.cli import prepare, train
 
 SCRIPTS = ("tpu_pod.sh", "slurm.sh", "gpu_node.sh", "gke.sh")
 
@@ -281,6 +281,9 @@ def test_a_documented_command_is_understood(cluster: Cluster, words: list[str]) 
     """By the script, and what comes after -- by the trainer."""
     if words[:3] == ["python", "-m", "train"]:
         understood_by_the_trainer(words[3:])
+        return
+    if words[0] == "rove-prepare":
+        prepare.parser().parse_args(words[1:])
         return
     while "=" in words[0]:  # a variable for the command
         words = words[1:]

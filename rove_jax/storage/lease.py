@@ -7,6 +7,7 @@ would take, as whoever waits for it has seen, is dead, or will find at its next 
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -54,6 +55,8 @@ class Lease:
             raise UsageError(
                 f"{self.path}: does not say who is at work in its folder; delete it if nobody is"
             ) from error
+        line = f"waiting up to {patience:g} s to see whether {of}, which has {self.path.parent}, is alive"
+        print(line, file=sys.stderr, flush=True)
         end = time.monotonic() + patience
         while time.monotonic() < end:
             time.sleep(min(holder["seconds"] / 2, patience))
