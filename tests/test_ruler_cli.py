@@ -110,7 +110,10 @@ def test_ruler_scores_the_answers_of_its_samples_and_goes_on_where_it_stopped(tr
     assert first["nll"] == pytest.approx(document["results"][0]["nll"] + 3, rel=1e-5)
     for one, other in zip(document["results"][1:], others):
         assert one["nll"] == pytest.approx(other["nll"], rel=1e-5) and one["samples"] == other["samples"]
-    # A model that writes: greedy text is looked through for the outputs. Other settings begin anew.
+    code, _, err = run(*words, "--seed", 1)
+    assert code == 2 and "made with seed = 42, not 1" in err and len(err.splitlines()) == 1
+    # A model that writes: greedy text is looked through for the outputs.
+    out = tmp_path / "generated.json"
     assert run(*words[:-1], out, "--generate", "--tasks", "niah_multikey_2")[0] == 0
     [row] = json.loads(out.read_text())["results"]
     assert row["match"] == 0 and row["nll"] == pytest.approx(document["results"][0]["nll"], rel=1e-5)

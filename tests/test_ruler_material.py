@@ -8,9 +8,9 @@ import re
 import pytest
 
 from rove_jax.data import tokenizers
+from rove_jax.data.draws import Draw
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.ruler import cache, essay, fit, material, questions, tasks
-from rove_jax.data.draws import Draw
 
 BYTES = tokenizers.ByteTokenizer()
 

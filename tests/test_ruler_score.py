@@ -10,7 +10,7 @@ from reference import ruler as oracle
 
 from rove_jax import config
 from rove_jax.data import tokenizers
-from rove_jax.errors import RunError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation.engine import Engine, Score
 from rove_jax.evaluation.ruler import score
 from rove_jax.evaluation.ruler.fit import Sample
@@ -141,8 +141,11 @@ def test_a_journal_goes_on_where_it_stopped(tmp_path):
         assert journal.records == [{"index": 0}]
         journal.add([{"index": 1}])
     assert path.read_text() == whole
-    with Journal(path, {"a": 2}) as journal:
-        assert journal.records == []
-    path.write_text(whole.replace('"index": 0', '"ind'))
-    with pytest.raises(RunError, match="records.jsonl.*delete"):
-        Journal(path, {"a": 1})
+    with pytest.raises(UsageError, match=r"records.jsonl: its records were made with a = 1, not 2; .*remove it"):
+        Journal(path, {"a": 2})
+    assert path.read_text() == whole
+    for damaged in (whole.replace('"index": 0', '"ind'), "[]\n", "\n", "what\n"):
+        path.write_text(damaged)
+        with pytest.raises(RunError, match="records.jsonl.*remove it"):
+            Journal(path, {"a": 1})
+        assert path.read_text() == damaged

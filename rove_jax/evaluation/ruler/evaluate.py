@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from rove_jax.config import Model, ScalingRule, fingerprint
+from rove_jax.config import Model, ScalingRule
 from rove_jax.errors import require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.engine import Engine
@@ -69,7 +69,7 @@ def measure(
         batch_size: rows of one forward pass; None: as many as the engine thinks good.
 
     Raises:
-        UsageError: a length is too short for a task, or a file is not of its form.
+        UsageError: a length is too short for a task, a file is not of its form, or `journal` is of something else.
     """
     tasks = [task for task in ALL if task.name in asked.tasks]
     files = {
@@ -79,13 +79,13 @@ def measure(
     texts = material.gather(run.tokenizer, tasks, haystack=asked.haystack, **files)
     plans = plan(tasks, asked.lengths, texts, samples=asked.samples, seed=asked.seed, reserve=asked.reserve)
     settings = {**dataclasses.asdict(asked), "texts": material.identity(texts), "format": cache.FORMAT}
-    of = {"settings": settings, **{name: run.provenance[name] for name in results.SAME}}
+    of = {**{name: run.provenance[name] for name in results.SAME}, **settings}
     engine, where = Engine(run.config.model, run.params, batch_size=batch_size), samples_in or cache.folder()
     found, title = [], f"{run.workdir.name}: ruler"
     models = {one: readers(run, asked, one.length) for one in plans}
     count = asked.samples * sum(len(each) for each in models.values())
     with (
-        Journal(journal, {"evaluation": fingerprint(of), "run": run.provenance["run"]}) as kept,
+        Journal(journal, of) as kept,
         tqdm(total=count, desc=title, unit="sample", disable=None, leave=False) as bar,
     ):
         for one in plans:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rove_jax.errors import UsageError
 from rove_jax.data.draws import Draw
+from rove_jax.errors import UsageError
 from rove_jax.evaluation.ruler.item import Generator, Item, Material
 from rove_jax.evaluation.ruler.tasks import Task
 

@@ -4,8 +4,8 @@ import math
 import string
 from dataclasses import dataclass
 
-from rove_jax.evaluation.ruler import words
 from rove_jax.data.draws import Draw
+from rove_jax.evaluation.ruler import words
 from rove_jax.evaluation.ruler.item import Item, Material
 
 COMMON_TEMPLATE = (

@@ -1,36 +1,43 @@
 """Records of samples, a line each, written as they come, so that a run that was stopped goes on."""
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rove_jax.errors import RunError
+from rove_jax.errors import RunError, UsageError
+from rove_jax.evaluation import results
 
 
 class Journal:
-    """The file of one evaluation: a line with what it is of, then the records.
-
-    Lines of another evaluation are dropped, and a line that was not written to its end. Raises `RunError` where the
-    file cannot be written.
-    """
+    """The file of one evaluation: a line with what it is of, then the records."""
 
     def __init__(self, path: Path, of: dict[str, Any]) -> None:
-        self.path = path
-        head = json.dumps({"of": of}, sort_keys=True)
-        self.records: list[dict[str, Any]] = []
+        """Open `path`, or begin it. A line that was not written to its end is dropped.
+
+        Raises:
+            UsageError: the file is of something else, which is named.
+            RunError: it is damaged, or cannot be written.
+        """
+        self.path, of = path, json.loads(json.dumps(of))
         try:
-            lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
-            if lines and lines[0] == head + "\n":
-                self.records = [json.loads(line) for line in lines[1:] if line.endswith("\n")]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.{os.getpid()}")
-            draft.write_text(head + "\n" + "".join(json.dumps(record) + "\n" for record in self.records), "utf-8")
-            os.replace(draft, path)
+            head, *lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else [""]
+            found = json.loads(head)["of"] if head.endswith("\n") else of
+            self.records = [json.loads(line) for line in lines if line.endswith("\n")]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path}: is no file of records, or damaged ({error}); remove it to begin anew") from error
+        for name in {**of, **found}:
+            if of.get(name) != found.get(name):
+                raise UsageError(
+                    f"{path}: its records were made with {name} = {found.get(name)!r}, not {of.get(name)!r}; choose "
+                    "another --out, or remove it"
+                )
+        lines = [{"of": of}, *self.records]
+        results.write(path, "".join(json.dumps(line) + "\n" for line in lines))
+        try:
             self.file = path.open("a", encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: {error}; delete it to begin anew") from error
+        except OSError as error:
+            raise RunError(f"{path}: {error.strerror}") from error
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Put records behind the others, on the disk when this returns."""

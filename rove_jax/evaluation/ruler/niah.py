@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rove_jax.evaluation.ruler import words
 from rove_jax.data.draws import Draw
+from rove_jax.evaluation.ruler import words
 from rove_jax.evaluation.ruler.item import NOISE, Item, Material
 
 Hay = Literal["noise", "essay", "needle"]

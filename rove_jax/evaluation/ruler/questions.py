@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rove_jax.errors import UsageError
 from rove_jax.data.draws import Draw
+from rove_jax.errors import UsageError
 from rove_jax.evaluation.ruler.item import Document, Item, Material, Questions
 
 TEMPLATE = (

@@ -3,8 +3,8 @@
 import string
 from dataclasses import dataclass
 
-from rove_jax.evaluation.ruler import words
 from rove_jax.data.draws import Draw
+from rove_jax.evaluation.ruler import words
 from rove_jax.evaluation.ruler.item import NOISE, Item, Material
 
 TEMPLATE = (

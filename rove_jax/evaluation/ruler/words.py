@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rove_jax.errors import UsageError
 from rove_jax.data.draws import Draw
+from rove_jax.errors import UsageError
 
 PACKAGE, VERSION = "wonderwords", "3.0.1"
 """Its lists differ between versions, and the samples with them."""
