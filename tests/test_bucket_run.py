@@ -21,7 +21,7 @@ from rove_jax.cli import eval as evaluation
 from rove_jax.cli import verify
 from rove_jax.errors import RunError, UsageError
 from rove_jax.storage.lease import Lease
-from rove_jax.training import checkpoint, retries
+from rove_jax.training import checkpoint, loop, retries
 
 LEARNT = ("step", "loss", "validation_loss", "grad_norm", "learning_rate", "parameter_norm")
 
@@ -100,6 +100,17 @@ def test_one_process_at_a_time(cfg, root):
     assert not (root / "held").exists()
 
 
+def test_a_run_whose_folder_another_one_has_taken_over_ends(cfg, root):
+    def say(line):
+        if line.startswith("run  "):
+            storage.place("gs://bucket/taken/.lock").write_text("another's")
+
+    with pytest.raises(RunError, match="gs://bucket/taken: another process has taken this folder over"):
+        loop.run(cfg, "gs://bucket/taken", say=say)
+    assert (root / "taken" / ".lock").read_text() == "another's"
+    assert not (root / "taken" / "checkpoints").exists() and not (root / "taken" / "metrics.jsonl").exists()
+
+
 def test_damaged_and_unfinished_checkpoints_are_stepped_over(cfg, root, trained, straight, lines, capsys):
     for path in (root / "run").rglob("*"):
         if path.is_file():
@@ -137,15 +148,13 @@ def test_a_service_that_fails_for_a_while_costs_nothing(cfg, root, straight, lin
 
 def test_a_service_that_fails_for_ever_ends_the_run(cfg, root, lines, monkeypatch):
     say = lambda line: (root / service.FAULT).write_text("503 POST") if line.startswith("run  ") else None  # noqa: E731
-    from rove_jax.training import loop
-
     try:
         with pytest.raises(RunError, match="gs://bucket/ever/checkpoints: writing step [0-9] failed .*does not answer"):
             loop.run(cfg, "gs://bucket/ever", say=say)
     finally:
         (root / service.FAULT).unlink()
     assert len(lines) == 3
-    train(cfg, "gs://bucket/ever")
+    assert not (root / "ever" / "checkpoints").exists()
 
 
 def test_the_result_of_an_evaluation_goes_to_the_run(root, trained, capsys, tmp_path):

@@ -173,7 +173,7 @@ class Bucket(fsspec.AbstractFileSystem):
         return True
 
     def isdir(self, path: str) -> bool:
-        return self.exists(path) and self.info(path)["type"] == "directory"
+        return bool(self.keys(path))
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         del options
