@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from reference.weights import random_params
 
-from rove_jax import config
+from rove_jax import config, sharding
 from rove_jax.data import tokenizers
 from rove_jax.evaluation import runs
+from rove_jax.evaluation.engine import Engine
 from rove_jax.evaluation.harness.adapter import Adapter
 from rove_jax.training.run_folder import Origin
 
@@ -38,7 +39,7 @@ class Merging(tokenizers.ByteTokenizer):
 
 
 MODEL = config.Model(
-    layers=2,
+    layers=1,
     width=32,
     query_heads=2,
     kv_heads=2,
@@ -73,3 +74,5 @@ class Plain(Adapter):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.cache_hook = Kept()
+        one = sharding.make_mesh(config.Mesh(data=1))  # programs for eight devices take longer to compile
+        self.engine = Engine(self.run.config.model, self.run.params, batch_size=self.batch_size, mesh=one)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from harness_runs import MODEL, Plain, run
 
-from rove_jax.evaluation.engine import Engine
 from rove_jax.evaluation.harness import conformance
 from rove_jax.evaluation.harness.conformance import LIMIT, request
 from rove_jax.evaluation.harness.pairs import Pair
@@ -115,7 +114,6 @@ class Wide(Plain):
 
     def __init__(self, *given, **named):
         super().__init__(*given, **named)
-        self.engine = Engine(MODEL, self.run.params)
         self.parts = lambda requests: [(replace(MODEL, vocab=MODEL.padded_vocab), [*range(len(requests))])]
 
 
@@ -201,3 +199,13 @@ def test_a_faulty_adapter_does_not(fault, check):
 
 def test_every_check_finds_a_fault():
     assert {check for _, check in FAULTS} == set(conformance.CHECKS)
+
+
+def test_texts_go_to_the_cache_and_come_in_the_order_of_the_requests():
+    lm = Plain(RUN, max_length=LIMIT, batch_size=4)
+    contexts = [conformance.SENTENCE, "We", conformance.SENTENCE[:20], "The laws of this nation", "We"]
+    asked = [request(context, {"max_gen_toks": conformance.NEW, "until": ["x"]}) for context in contexts]
+    texts = lm.generate_until(asked, disable_tqdm=True)
+    assert texts[1] == texts[4] and len(set(texts)) == 4, "longer ones are generated first"
+    told = [("generate_until", one.args, text) for one, text in zip(asked, texts)]
+    assert sorted(lm.cache_hook.parts, key=str) == sorted(told, key=str)

@@ -14,6 +14,7 @@ when it is first asked for.
 
 import functools
 import importlib.util
+import os
 from typing import Any
 
 from rove_jax.errors import UsageError
@@ -45,6 +46,10 @@ def register() -> None:
 def model_class() -> type:
     """`adapter.Adapter` as a subclass of lm_eval's `TemplateLM`."""
     check_installed()
+    # Standard errors of perplexities would be drawn in processes forked from this one, which has jax's threads. Before
+    # the import, since 0.5 reads its variable then.
+    for variable in ("DISABLE_MULTIPROC", "LMEVAL_DISABLE_MULTIPROC"):
+        os.environ.setdefault(variable, "1")
     from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
     from rove_jax.evaluation.harness.adapter import Adapter

@@ -28,6 +28,13 @@ LONGEST = 2**20
 """Positions that rotations are exact for."""
 
 
+class Uncached:
+    """What lm_eval's cache looks like where there is none."""
+
+    def add_partial(self, kind: str, args: Any, result: Any) -> None:
+        """Keep nothing."""
+
+
 class Adapter:
     """A checkpoint as lm_eval's model. It needs no lm_eval by itself: requests are objects with `args`.
 
@@ -36,7 +43,7 @@ class Adapter:
     """
 
     tokenizer = None  # lm_eval looks here for a chat template
-    cache_hook: Any  # set by lm_eval
+    cache_hook: Any = Uncached()  # set by lm_eval
 
     def __init__(
         self,

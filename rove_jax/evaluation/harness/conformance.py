@@ -238,7 +238,9 @@ def kinds(make: Make) -> str:
     lm = make(max_length=LIMIT)
     [(total, greedy)] = score(lm, [("The union", " is")])
     [rolled] = lm.loglikelihood_rolling([request(SENTENCE)], disable_tqdm=True)
-    [text] = lm.generate_until([request("The", {"max_gen_toks": 2})], disable_tqdm=True)
+    text = make(max_length=LIMIT, batch_size=4).generate_until(
+        [request(SENTENCE, {"max_gen_toks": NEW})] * 4, disable_tqdm=True
+    )[0]
     total_rolled = rolled[0] if isinstance(rolled, tuple) else rolled
     found = [type(total), type(greedy), type(total_rolled), type(text)]
     return "" if found == [float, bool, float, str] else f"types {[one.__name__ for one in found]}"

@@ -1,8 +1,8 @@
 """Tasks of lm_eval on one of our models, and a result document of what it finds."""
 
+import fnmatch
 import importlib.metadata
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def evaluate(
     """`lm_eval.simple_evaluate` of an instance of `RoveLM`, its samples included.
 
     Args:
-        tasks: names as lm_eval knows them, and of the YAML files in the folder `include`.
+        tasks: names as lm_eval knows them, and of the YAML files in the folder `include`; `*` and `?` stand for others.
         limit: only so many first rows of each task.
         shots: examples before each question. None: as the task has it.
         max_gen_tokens: generated at most, whatever the task says.
@@ -35,21 +35,20 @@ def evaluate(
         UsageError: a task that there is not.
         RunError: its data cannot be had.
     """
-    # Standard errors of perplexities would be drawn in processes forked from one with jax's threads.
-    os.environ.update(DISABLE_MULTIPROC="1", LMEVAL_DISABLE_MULTIPROC="1")
     import lm_eval  # pyright: ignore[reportMissingImports]
     from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
     manager = TaskManager(include_path=None if include is None else str(include))
     known = list(manager.all_tasks)
-    for name in tasks:
-        if not manager.match_tasks([name]):
+    matching = {name: fnmatch.filter(known, name) for name in tasks}
+    for name, matches in matching.items():
+        if not matches:
             raise UsageError(f"--tasks: lm_eval has no task {name!r}{nearest(name, known)}")
     try:
         found = lm_eval.simple_evaluate(
             model=lm,
-            tasks=list(tasks),
+            tasks=list(dict.fromkeys(match for matches in matching.values() for match in matches)),
             num_fewshot=shots,
             limit=limit,
             gen_kwargs=None if max_gen_tokens is None else {"max_gen_toks": max_gen_tokens},

@@ -12,14 +12,15 @@ from rove_jax.evaluation.harness.adapter import Adapter
 from rove_jax.evaluation.harness.evaluate import evaluate
 
 CHOICES = [
-    {"question": "The union was", "choices": ["founded", "found", "a state of the people"], "gold": 0},
-    {"question": "Congress passed a law because the people", "choices": ["asked for it", "it rained"], "gold": 0},
-    {"question": "Answer", "choices": ["ing", "s are kept", "it"], "gold": 1},
+    {"question": "The union was", "choices": [" founded", " found", " a state of the people"], "gold": 0},
+    {"question": "Congress passed a law because the people", "choices": [" asked for it", " it rained"], "gold": 0},
+    {"question": "Answer", "choices": ["ing", "s are kept", " it"], "gold": 1},
     {"question": "", "choices": ["Yes", "No"], "gold": 1},
 ]
+"""They bring the space before them: where a task puts it, 0.5.0.dev1 counts it among the characters of a choice."""
 LINES = [
-    {"text": "The state of the", "last": "union"},
-    {"text": "We the people of this great", "last": "nation and all of its laws"},
+    {"text": "The state of the", "last": " union"},
+    {"text": "We the people of this great", "last": " nation and all of its laws"},
     {"text": "", "last": "Report"},
 ]
 DOCUMENTS = [{"page": conformance.LONG}, {"page": "Short.\n\nTwo lines, \u00e9 and more."}]
@@ -51,6 +52,7 @@ def write_tasks(folder: Path, generated: list[dict]) -> list[str]:
         doc_to_text="{{question}}",
         doc_to_choice="{{choices}}",
         doc_to_target="{{gold}}",
+        target_delimiter="",
         **metrics("acc", "acc_norm"),
     )
     line = {"output_type": "loglikelihood", "doc_to_text": "{{text}}", "doc_to_target": "{{last}}"}
@@ -96,7 +98,7 @@ def local_tasks(make: Callable[..., Adapter], folder: Path) -> Iterator[conforma
 
 def passed(lm: Adapter, context: str, continuation: str) -> tuple[float, bool]:
     """(ln p, greedy) by a forward pass."""
-    return conformance.direct(lm, *lm.pair(context, f" {continuation}")[:2])
+    return conformance.direct(lm, *lm.pair(context, continuation)[:2])
 
 
 def choice(lm: Adapter) -> dict[str, float]:
