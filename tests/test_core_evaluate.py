@@ -48,7 +48,7 @@ def opened(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "open_run", lambda workdir, step: run)
     # Few shapes on one device, because compiling is what these tests take.
     one = sharding.make_mesh(config.Mesh(data=1))
-    monkeypatch.setattr(sharding, "make_mesh", lambda sizes: one)
+    monkeypatch.setattr(sharding, "make_mesh", lambda sizes, devices=None: one)
     monkeypatch.setattr(packing, "ROW", 256)
     monkeypatch.setattr(packing, "SHARED", 16)
     monkeypatch.setitem(engine.SHARED_TOKENS_PER_BATCH, "cpu", 256)

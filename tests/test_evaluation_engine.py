@@ -12,7 +12,7 @@ from rove_jax import config, sharding
 from rove_jax.config import Model, Scaling
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import overlong, packing, scorer
-from rove_jax.evaluation.engine import Engine, Request, Score
+from rove_jax.evaluation.engine import SHARED_TOKENS_PER_BATCH, Engine, Request, Score
 from rove_jax.models import functional
 
 CFG = Model(layers=2, width=32, query_heads=2, kv_heads=1, head_dim=16, mlp_width=64, vocab=50, vocab_multiple=64)
@@ -33,6 +33,7 @@ def one():
 def small_rows(monkeypatch):
     monkeypatch.setattr(packing, "ROW", 128)
     monkeypatch.setattr(packing, "SHARED", 16)
+    monkeypatch.setitem(SHARED_TOKENS_PER_BATCH, "cpu", 256)
 
 
 def requests(seed: int = 0) -> list[Request]:

@@ -21,9 +21,13 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from reference.weights import random_params
 from test_evaluation_engine import ROVE, requests
+from rove_jax import config, sharding
 from rove_jax.evaluation.engine import Engine
-assert jax.device_count() == 2
-scores = Engine(ROVE, random_params(ROVE, seed=2)).score(requests())
+mesh = sharding.make_mesh(config.Mesh(data=-1))
+assert mesh.size == 2
+engine = Engine(ROVE, random_params(ROVE, seed=2), mesh=mesh)
+assert engine.joint and not Engine(ROVE, random_params(ROVE, seed=2)).joint
+scores = engine.score(requests())
 numpy.save(sys.argv[3], numpy.concatenate([score.nlls for score in scores]))
 """
 

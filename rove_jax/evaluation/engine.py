@@ -25,7 +25,7 @@ TOKENS_PER_BATCH = 16_384
 SHARED_TOKENS_PER_BATCH = {"cpu": 2048}
 """The same where rows are shared, on platforms where keeping keys and values for branches of more gains nothing."""
 FEWEST_SCORED = 32
-"""Positions of a row for which logits are formed: this, or 2, 4, ... times as many."""
+"""Positions of a row for which logits are formed: this, or 4, 16, ... times as many."""
 
 
 class Score(NamedTuple):
@@ -40,7 +40,7 @@ class Score(NamedTuple):
 class Engine:
     """Scores requests with one model, whatever their number, order and lengths, on all devices of a mesh.
 
-    With several processes each calls `score` with the same requests, and each gets all scores.
+    On a mesh of several processes each of them calls `score` with the same requests, and each gets all scores.
     """
 
     def __init__(
@@ -57,17 +57,18 @@ class Engine:
             cfg: the model, its frequency scaling chosen; `attention` may still be "auto".
             params: the parameters of `cfg`, the same in all processes; each device gets a copy.
             batch_size: rows that all devices read at once; None: `TOKENS_PER_BATCH` tokens a device.
-            mesh: None: all devices of this process, along `data`; at the end of a run of many, one of them scores.
+            mesh: None: all devices of this process, along `data`. At the end of a run of many, one scores alone.
         """
         require(batch_size is None or batch_size >= 1, "batch_size", batch_size, "must be at least 1")
         self.mesh = sharding.make_mesh(config.Mesh(data=-1), jax.local_devices()) if mesh is None else mesh
+        self.joint = len({device.process_index for device in self.mesh.devices.flat}) > 1
         self.cfg, self.batch_size = cfg, batch_size
         whole = sharding.replicated(self.mesh)
         self.params = jax.tree.map(lambda leaf: self.put(leaf, whole), params)
 
     def put(self, array: Any, where: jax.sharding.NamedSharding) -> jax.Array:
         """An array that all processes have alike, laid out over the mesh."""
-        if jax.process_count() == 1:
+        if not self.joint:
             return jax.device_put(array, where)
         if isinstance(array, jax.Array) and array.sharding == where:
             return array
@@ -154,7 +155,7 @@ class Engine:
         most = max(sum(span.count for span in strip.spans) for strip in strips)
         if most == 0:
             return None
-        width = min(packing.power(most, FEWEST_SCORED), max(hidden_btd.shape[1], most))
+        width = min(packing.power(most, FEWEST_SCORED, 4), max(hidden_btd.shape[1], most))
         index_bn = np.zeros((hidden_btd.shape[0], width), np.int32)
         target_bn = np.zeros_like(index_bn)
         for row, strip in enumerate(strips):
@@ -173,7 +174,7 @@ class Engine:
         for strips, found in passes:
             if found is None:
                 continue
-            if jax.process_count() > 1:
+            if self.joint:
                 found = process_allgather(found, tiled=True)
             nll_bn, greedy_bn = map(np.asarray, found)
             for row, strip in enumerate(strips):
@@ -188,9 +189,9 @@ class Engine:
 
 def laid_out(strips: Sequence[Strip], rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(tokens, positions, segments) of a pass, int32 [rows, width]; segment 0 where nothing stands."""
-    arrays = tuple(np.zeros((rows, width), np.int32) for _ in range(3))
+    tokens_bt, positions_bt, segments_bt = arrays = np.zeros((3, rows, width), np.int32)
     for row, strip in enumerate(strips):
         for array, parts in zip(arrays, (strip.tokens, strip.positions, strip.segments)):
             if parts:
                 array[row, : strip.size] = np.concatenate(parts)
-    return arrays
+    return tokens_bt, positions_bt, segments_bt

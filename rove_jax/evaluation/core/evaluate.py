@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all
 from tqdm import tqdm
 
+from rove_jax import config, sharding
 from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, nearest, require
 from rove_jax.evaluation import results
@@ -98,6 +99,7 @@ def score_tasks(
     run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: Settings, journal: Journal | None
 ) -> None:
     """Score tasks and add their records to the journal, if there is one, each when it is done."""
+    mesh = sharding.make_mesh(config.Mesh(data=-1))  # of all processes
     asking = {task.label: list(examples(task, files[task.label], asked)) for task in tasks}
     total = sum(len(part) * max(task.choices, 1) for task in tasks for part in (asking[task.label],))
     hidden = None if is_writer() else True  # None: shown on a terminal alone
@@ -120,6 +122,7 @@ def score_tasks(
                 asked.overlong,
                 training_length=run.config.data.context_length,
                 advance=bar.update,
+                mesh=mesh,
             )
             made: dict[str, list] = {task.label: [] for task in block}
             at = 0
@@ -130,8 +133,9 @@ def score_tasks(
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
                 made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
-            for label, records in made.items() if journal is not None else ():
-                journal.append(label, records)
+            if journal is not None:
+                for label, records in made.items():
+                    journal.append(label, records)
 
 
 def examples(task: Task, file: TaskFile, asked: Settings) -> list[protocols.Example]:
