@@ -133,3 +133,15 @@ def test_a_curve_of_a_model_that_knows_nothing_is_chance(tmp_path):
     assert image.startswith(b"\x89PNG") and len(image) > 10_000
     assert len(index_task_curve.index_table(records).split("\n")) == 2 + len(records)
     assert len(index_task_curve.depth_table(records).split("\n")) == 2 + len(records)
+
+
+def test_requests_come_in_lists_of_whole_questions(monkeypatch):
+    task = make_index_task(9, n_samples=5, tokenizer=BYTES, variant="words")
+    [together] = index_task_curve.requests(task, [256])
+    monkeypatch.setattr(index_task_curve, "TOKENS_AT_ONCE", 2 * 9 * len(task.prompts[0]) - 50)
+    parts = list(index_task_curve.requests(task, [256]))
+    assert [len(part) for part in parts] == [18, 18, 9]
+    flat = [one for part in parts for one in part]
+    for one, other, place in zip(flat, together, range(45)):
+        assert one.context.tolist() == other.context.tolist() == [256, *task.prompts[place // 9]]
+        assert one.continuation.tolist() == other.continuation.tolist() == [task.choices[place // 9][place % 9]]

@@ -22,6 +22,9 @@ from rove_jax.evaluation.index_task import (
 from rove_jax.evaluation.protocol import scaled
 from rove_jax.evaluation.tables import number, table
 
+TOKENS_AT_ONCE = 2**24
+"""A list of requests has about so many, each choice with its whole prompt, of which the engine reads one."""
+
 
 def index_tasks(
     lengths: Sequence[int],
@@ -74,7 +77,8 @@ def index_curve(
         for rule in scalings:
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
-                scores = engine.reading(model).score(requests(task, first), advance)
+                reader = engine.reading(model)
+                scores = [score for part in requests(task, first) for score in reader.score(part, advance)]
                 scored[model] = score_index_task(task, scores)
             named = {"variant": variant, "length": length, "scaling": rule}
             factor = length / training_length if model != cfg else 1.0
@@ -82,15 +86,18 @@ def index_curve(
     return records
 
 
-def requests(task: IndexTask, first: Sequence[int]) -> list[Request]:
-    """One for each choice of each question, the choices of a question together."""
-    before = np.array(first, np.int32)
-    return [
-        Request(context, ids[choice : choice + 1])
-        for prompt, ids in zip(task.prompts, task.choices)
-        for context in [np.concatenate([before, prompt])]
-        for choice in range(len(ids))
-    ]
+def requests(task: IndexTask, first: Sequence[int]) -> Iterator[list[Request]]:
+    """One for each choice of each question, in lists of whole questions of about `TOKENS_AT_ONCE` tokens."""
+    before, part, size = np.array(first, np.int32), [], 0
+    for prompt, ids in zip(task.prompts, task.choices):
+        context = np.concatenate([before, prompt])
+        part += [Request(context, ids[choice : choice + 1]) for choice in range(len(ids))]
+        size += len(context) * len(ids)
+        if size >= TOKENS_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def index_table(records: Sequence[dict[str, Any]]) -> str:
