@@ -109,12 +109,12 @@ def scores(workdir: Path) -> list:
 def campaign(kills: int, seed: int, processes: int, folder: Path) -> dict:
     """Run it; returns what happened."""
     draw = random.Random(seed)
-    steps = (30 if processes == 1 else 12) * max(kills, 5)
+    steps = (30 if processes == 1 else 6) * max(kills, 5)
     programs = folder / "programs"
     training = {
         "steps": steps,
-        "checkpoint_every": 20 if processes == 1 else 6,
-        "validation_every": 50 if processes == 1 else 20,
+        "checkpoint_every": 20 if processes == 1 else 4,
+        "validation_every": 50 if processes == 1 else 10,
         "compilation_cache": str(programs),
         "heartbeat_seconds": HEARTBEAT,
         "join_seconds": 20,
