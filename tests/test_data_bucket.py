@@ -1,7 +1,5 @@
 """Parquet files in gs://, against a server that answers as the storage service does. Not tried on the real one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,13 +20,8 @@ def address(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "PIECE_BYTES", 1500)
     monkeypatch.setattr(parquet, "RETRY", 2)
     made.write(tmp_path / "bucket" / "files")
-    server = subprocess.Popen(
-        [sys.executable, bucket.__file__, str(tmp_path / "bucket")], stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout is not None
-    yield f"?endpoint_override=127.0.0.1:{int(server.stdout.readline())}&scheme=http"
-    server.kill()
-    server.wait()
+    with bucket.served(tmp_path / "bucket") as port:
+        yield f"?endpoint_override=127.0.0.1:{port}&scheme=http"
 
 
 def make(path: str, out: Path, *, skip: bool = False) -> prepared.Prepared:
@@ -54,10 +47,10 @@ def test_a_bucket_that_does_not_answer_is_no_damage(address, tmp_path):
     path = f"gs://anonymous@bucket/files{address}"
     data = Data(source="parquet", path=path, context_length=16, held_out=0.3)
     source = sources.load(data)
-    (tmp_path / "bucket" / "stop").touch()
+    (tmp_path / "bucket" / bucket.FAULT).write_text("503")
     with pytest.raises(RunError, match="0.parquet row group 0: .*the same command goes on"):
         build.dataset(source, data, tmp_path / "out", key="k", skip_damage=True)
     with pytest.raises(UsageError, match="data.path = 'gs://"):
         make(path, tmp_path / "out")
-    (tmp_path / "bucket" / "stop").unlink()
+    (tmp_path / "bucket" / bucket.FAULT).unlink()
     assert make(path, tmp_path / "out", skip=True).manifest["damaged"] == 0
