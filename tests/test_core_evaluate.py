@@ -196,6 +196,8 @@ def test_wrong_arguments_are_one_line(measure, tmp_path):
     ):
         code, error, *_ = measure(*words)
         assert code == 2 and line in error, error
+    code = command.main(["core", "--workdir", "run", "--data", "data", "--out", "gs://bucket/core.json"])
+    assert code == 2
     (tmp_path / "core.json").mkdir()
     code, error, *_ = measure()
     assert code == 2 and "--out" in error

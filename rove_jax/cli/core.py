@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from rove_jax import distributed
+from rove_jax import distributed, storage
 from rove_jax.cli.train import together
 from rove_jax.distributed import Mode
 from rove_jax.errors import UsageError
@@ -64,6 +64,8 @@ def measure(arguments: argparse.Namespace) -> int:
         max_examples=arguments.max_examples,
         tasks=tuple(arguments.tasks or (task.label for task in TASKS)),
     )
+    if storage.remote(storage.place(arguments.out)):
+        raise UsageError(f"--out = {str(arguments.out)!r}: records are added to a file on a disk; give a path there")
     results.check_writable(arguments.out, "--out")
     records = arguments.out.with_suffix(".records.jsonl")
     if records == arguments.out:
