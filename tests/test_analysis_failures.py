@@ -58,7 +58,7 @@ def test_position_inversion_with_other_sizes_and_windows():
 
 
 def test_inversions_are_those_of_all_pairs():
-    frequencies = rope_frequencies(8, 100)
+    frequencies = rope_frequencies(8, 100.0)
     draw = np.random.default_rng(1)
     z = np.concatenate([np.ones((1, 8)), draw.normal(size=(5, 8)) + 1j * draw.normal(size=(5, 8))]).reshape(2, 3, 8)
     waves = rope_product(z, frequencies, np.arange(200))
@@ -209,8 +209,8 @@ def test_token_inversion():
     assert never.probability == 0 and never.first_flip == -1
     small = inversion.token_margin(np.ones(8), coefficients(phase_set("golden", 8)))
     assert small.real.sum() == pytest.approx(7.9029738125, abs=6e-11)
-    assert inversion.token_inversion(small, rope_frequencies(8, 100), 64).probability == 16 / 64
-    assert inversion.token_inversion(small, rope_frequencies(8, 100), 64, constant=100.0).probability == 0
+    assert inversion.token_inversion(small, rope_frequencies(8, 100.0), 64).probability == 16 / 64
+    assert inversion.token_inversion(small, rope_frequencies(8, 100.0), 64, constant=100.0).probability == 0
     draws = coefficients(np.stack([phase_set("uniform", 64, seed=seed) for seed in range(40)]))
     margins = inversion.token_margin(np.broadcast_to(ALIGNED, draws.shape), draws)
     for length, average in ((8192, 0.0271), (32_768, 0.1925)):
@@ -237,7 +237,7 @@ def test_token_aliasing():
 
 
 def test_closed_forms_go_the_way_of_the_theory():
-    lengths, bases = 2 ** np.arange(6, 16), 10.0 ** np.arange(5, 9)
+    lengths, bases = [2**n for n in range(6, 16)], [10.0**n for n in range(5, 9)]
     position = np.array([[inversion.closed_position_inversion(64, b, m) for m in lengths] for b in bases])
     token = np.array([[inversion.closed_token_inversion(64, b, m) for m in lengths] for b in bases])
     assert np.all(np.diff(position, axis=0) > 0) and np.all(np.diff(position, axis=1) > 0)

@@ -145,7 +145,7 @@ def test_exact_moments_are_those_of_the_scores():
         found = moments.window_moments(z, frequencies, start, stop)
         np.testing.assert_allclose(found.mean, scores.mean(-1), atol=1e-10)
         np.testing.assert_allclose(found.variance, scores.var(-1), atol=1e-10)
-    small = rope_frequencies(8, 100)
+    small = rope_frequencies(8, 100.0)
     for start, stop, mean, variance in ((0, 64, 1.1463147452, 4.6377375038), (16, 48, 0.7992602809, 1.5023788029)):
         found = moments.window_moments(np.ones(8), small, start, stop)
         np.testing.assert_allclose((found.mean, found.variance), (mean, variance), atol=6e-11)

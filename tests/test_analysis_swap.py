@@ -62,10 +62,12 @@ def test_one_token_moves_in_a_context_of_others(pairing):
     draw = np.random.default_rng(0)
     query, *others = draw.normal(size=(6, 10))
     keys, values = draw.normal(size=(2, 5, 10))
-    frequencies = rope_frequencies(4, 100)  # the last two channels do not turn
+    frequencies = rope_frequencies(4, 100.0)  # the last two channels do not turn
     at = np.array([9, 3, 1, 12])
     found = qk_coefficients(query, keys[1:], pairing, 8)
-    scores = [rope_product(z, frequencies, [m], constant=c)[0] for z, c, m in zip(found.z, found.constant, at)]
+    scores = [
+        rope_product(z, frequencies, np.array([m]), constant=c)[0] for z, c, m in zip(found.z, found.constant, at)
+    ]
     rest = swap.Rest(np.array(scores), swap.in_query_frame(values[1:], at, frequencies, pairing))
     moved = swap.swap_effect(query, keys[:1], values[:1], np.array([2, 5]), np.array([7, 5]), pairing=pairing,
                              frequencies=frequencies, value_frequencies=frequencies, rest=rest)  # fmt: skip

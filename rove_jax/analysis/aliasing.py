@@ -157,7 +157,7 @@ def attention_invariance(
     return listed_pairs(np.unique(one * (other.max() + 1) + other, return_inverse=True)[1].reshape(-1))
 
 
-def expected_attention_invariance(pairs: tuple[float, float], length: int, correlation: float) -> float:
+def expected_attention_invariance(pairs: tuple[float | int, float | int], length: int, correlation: float) -> float:
     """Jointly aliasing pairs of two keys that have so many each: p1 p2 / C(M, 2) / sqrt(1 - correlation^2), of their
     scores over all distances. Close to, and a few percent above, what is counted."""
     require(-1 < correlation < 1, "correlation", correlation, "must lie between -1 and 1")

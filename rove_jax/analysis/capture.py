@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from rove_jax.analysis.product import Rates
 from rove_jax.config import Model, Rotary
 from rove_jax.errors import UsageError, require
 from rove_jax.evaluation.scorer import compute_config
@@ -76,13 +77,13 @@ def value_frequencies(cfg: Model) -> Float[np.ndarray, " h"] | None:
     return frequencies(rotary, cfg.head_dim)
 
 
-def value_pairing(cfg: Model) -> Literal["half", "interleaved"]:
+def value_pairing(cfg: Model) -> str:
     """Which channels of values form pairs."""
     rotary = cfg.rotations[1]
     return "half" if rotary is None else rotary.pairing
 
 
-def effective_pairs(z: Shaped[np.ndarray, "*batch h"]) -> Float[np.ndarray, "*batch"]:
+def effective_pairs(z: Shaped[np.ndarray, "*batch h"]) -> Rates:
     """(sum a^2)^2 / sum a^4 of amplitudes a = |z|: h where all are equal, 1 where one dominates. float64 [...].
 
     Theory takes h equal amplitudes; a head has as many frequencies as this.

@@ -13,7 +13,7 @@ from jaxtyping import Complex, Float, Integer
 from rove_jax.analysis.capture import score_rotation, value_frequencies, value_pairing
 from rove_jax.analysis.mixer import output_weights, projection, rotation
 from rove_jax.analysis.moments import mean_turn
-from rove_jax.analysis.product import Pairing, channel_pairs
+from rove_jax.analysis.product import Rates, channel_pairs
 from rove_jax.config import Model
 from rove_jax.rotary import frequencies
 
@@ -97,7 +97,7 @@ def output_energy(
     weights: Float[np.ndarray, "*batch T S"],
     values: Float[np.ndarray, "*batch S H"],
     value_frequencies: Float[np.ndarray, " h"] | None,
-    pairing: Pairing = "half",
+    pairing: str = "half",
 ) -> Float[np.ndarray, "*batch h"]:
     """Mean square of each pair of channels of the output over that of the values: float64 [..., h].
 
@@ -119,7 +119,7 @@ def uniform_gain(frequencies: Float[np.ndarray, " h"], count: int) -> Float[np.n
     return np.abs(mean_turn(frequencies, 0, count))
 
 
-def induction_score(weights: Float[np.ndarray, "*batch T T"], period: int) -> Float[np.ndarray, "*batch"]:
+def induction_score(weights: Float[np.ndarray, "*batch T T"], period: int) -> Rates:
     """On text that repeats every `period` tokens: the mean weight on the token after the last occurrence.
 
     That is key i - period + 1 for query i, over all queries that have one.
@@ -127,7 +127,7 @@ def induction_score(weights: Float[np.ndarray, "*batch T T"], period: int) -> Fl
     return np.diagonal(weights, 1 - period, axis1=-2, axis2=-1)[..., 1:].mean(-1)
 
 
-def previous_token_score(weights: Float[np.ndarray, "*batch T T"]) -> Float[np.ndarray, "*batch"]:
+def previous_token_score(weights: Float[np.ndarray, "*batch T T"]) -> Rates:
     """The mean weight on the token just before."""
     return np.diagonal(weights, -1, axis1=-2, axis2=-1).mean(-1)
 

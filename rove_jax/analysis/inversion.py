@@ -1,24 +1,21 @@
 """Inversions: a far position that scores above a near one, and two tokens whose order turns with distance."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Complex, Float, Num
 from scipy.special import ndtr
 
 from rove_jax.analysis.moments import window_moments
-from rove_jax.analysis.product import rope_product
+from rove_jax.analysis.product import Rates, rope_product
 from rove_jax.errors import UsageError, require
-
-Method = Literal["empirical", "normal", "closed"]
-Scheme = Literal["halves", "near_far"]
 
 
 class TokenInversion(NamedTuple):
     """How often the token that scores higher at distance 0 scores lower."""
 
-    probability: np.ndarray
+    probability: Rates
     """[...]: over all distances."""
     first_flip: np.ndarray | None
     """int [...]: the first distance at which the order is the other way, -1 if none. Empirical only."""
@@ -26,7 +23,7 @@ class TokenInversion(NamedTuple):
     """[..., M]: the share of inverted distances among the first m + 1. Empirical only."""
 
 
-def windows(length: int, scheme: Scheme) -> tuple[tuple[int, int], tuple[int, int]]:
+def windows(length: int, scheme: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """The near and the far window, first and last + 1 each. halves: [0, M/2) and [M/2, M) (Du et al., theorem 1);
     near_far: M + 1..2 M and 2 M + 1..3 M (the follow-up's order error)."""
     if scheme == "halves":
@@ -37,7 +34,7 @@ def windows(length: int, scheme: Scheme) -> tuple[tuple[int, int], tuple[int, in
     raise UsageError(f"scheme = {scheme!r}: must be halves or near_far")
 
 
-def inverted_share(near: Float[np.ndarray, "*batch T"], far: Float[np.ndarray, "*batch S"]) -> np.ndarray:
+def inverted_share(near: Float[np.ndarray, "*batch T"], far: Float[np.ndarray, "*batch S"]) -> Rates:
     """The share of pairs (one of `near`, one of `far`) in which the far one is strictly larger: float64 [...].
 
     By sorting, O(T log T): no [T, S] array.
@@ -55,10 +52,10 @@ def position_inversion(
     frequencies: Float[np.ndarray, " h"],
     length: int,
     *,
-    scheme: Scheme = "halves",
-    method: Method = "empirical",
+    scheme: str = "halves",
+    method: str = "empirical",
     base: float | None = None,
-) -> np.ndarray:
+) -> Rates:
     """P(S(m1) < S(m2)) for m1 near and m2 far, the same query and key: float64 [...].
 
     1/2 means that the score says nothing about which is nearer. empirical: over all pairs of distances. normal: both
@@ -106,7 +103,7 @@ def token_inversion(
     frequencies: Float[np.ndarray, " h"],
     length: int,
     *,
-    method: Method = "empirical",
+    method: str = "empirical",
     constant: float | np.ndarray = 0.0,
     base: float | None = None,
 ) -> TokenInversion:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from rove_jax.analysis.capture import score_rotation, value_frequencies, value_pairing
-from rove_jax.analysis.product import Pairing, channel_pairs
+from rove_jax.analysis.product import channel_pairs
 from rove_jax.config import Model
 from rove_jax.errors import require
 from rove_jax.rotary import frequencies, logit_scale
@@ -17,7 +17,7 @@ LARGEST = 2**26
 """Entries of a mixer: half a gigabyte."""
 
 
-def rotation(angles: Float[np.ndarray, " h"], head_dim: int, pairing: Pairing) -> Float[np.ndarray, "H H"]:
+def rotation(angles: Float[np.ndarray, " h"], head_dim: int, pairing: str) -> Float[np.ndarray, "H H"]:
     """The matrix that turns pair n by angles[n]; channels beyond the pairs stay."""
     turned = channel_pairs(np.eye(head_dim), pairing, 2 * len(angles)) * np.exp(1j * np.asarray(angles))
     matrix = np.eye(head_dim)
@@ -26,7 +26,7 @@ def rotation(angles: Float[np.ndarray, " h"], head_dim: int, pairing: Pairing) -
     return matrix
 
 
-def pair_channels(pairs: int, pairing: Pairing) -> tuple[slice, slice]:
+def pair_channels(pairs: int, pairing: str) -> tuple[slice, slice]:
     """Which channels are the first and the second of each pair."""
     if pairing == "half":
         return slice(0, pairs), slice(pairs, 2 * pairs)
@@ -37,7 +37,7 @@ def kernel(
     w_v: Float[np.ndarray, "H D"],
     offsets: np.ndarray,
     value_frequencies: Float[np.ndarray, " h"] | None,
-    pairing: Pairing = "half",
+    pairing: str = "half",
 ) -> Float[np.ndarray, "n H D"]:
     """psi_delta = R_delta W_V for each offset delta = j - i; W_V itself at every one where values do not turn."""
     if value_frequencies is None:
@@ -49,7 +49,7 @@ def mixer(
     weights: Float[np.ndarray, "T S"],
     w_v: Float[np.ndarray, "H D"],
     value_frequencies: Float[np.ndarray, " h"] | None,
-    pairing: Pairing = "half",
+    pairing: str = "half",
     w_o: Float[np.ndarray, "O H"] | None = None,
 ) -> Float[np.ndarray, "TO SD"]:
     """One head as a matrix [T O, S D]: block (i, j) is A_ij W_O R_(j-i) W_V (w_o None: without W_O, O = H)."""

@@ -1,18 +1,16 @@
 """Scores over a window of distances as a random variable: its exact and asymptotic moments, and how normal it is."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
 from scipy.special import ndtr
 
-from rove_jax.analysis.product import check_pairs, rope_product
+from rove_jax.analysis.product import Rates, check_pairs, rope_product
 from rove_jax.errors import UsageError, require
 
 TURNED = {"hlogBM": 1.0, "2pi": 2 * np.pi, "pi": np.pi}
 """Radians that a pair turns over the window, from which on it counts as high."""
-
-Rule = Literal["hlogBM", "2pi", "pi"]
 
 
 class Split(NamedTuple):
@@ -35,7 +33,7 @@ class Moments(NamedTuple):
     """[..., h, h]; its diagonal alone is much less than the variance, and not near it."""
 
     @property
-    def sd(self) -> np.ndarray:
+    def sd(self) -> Rates:
         """Standard deviation [...]."""
         return np.sqrt(self.variance)
 
@@ -52,7 +50,7 @@ class NormalFit(NamedTuple):
     """The largest distance between the two distribution functions (Kolmogorov and Smirnov)."""
 
 
-def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: Rule = "2pi") -> Split:
+def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str = "2pi") -> Split:
     """The pairs that turn by 1 (hlogBM), 2 pi or pi radians and more over `length` positions.
 
     For w_n = B^(-n / h) the boundary is h log_B(length / radians); between scaled frequencies it is interpolated in
@@ -85,8 +83,8 @@ def window_moments(
     frequencies: Float[np.ndarray, " h"],
     start: int,
     stop: int,
-    method: Literal["exact", "asymptotic"] = "exact",
-    rule: Rule = "2pi",
+    method: str = "exact",
+    rule: str = "2pi",
 ) -> Moments:
     """Moments of S(m) for m uniform on start..stop - 1, from z alone.
 

@@ -1,7 +1,7 @@
 """The RoPE product: a score as a function of distance, from a query and a key, or from amplitudes and phases."""
 
 import functools
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ from rove_jax.config import Rotary, Scaling
 from rove_jax.errors import UsageError, require
 from rove_jax.scaling import scaled_frequencies
 
-Pairing = Literal["half", "interleaved"]
-Phases = Literal["aligned", "golden", "root2", "ripple", "wave", "uniform"]
+Rates = np.ndarray | np.floating
+"""float64 [...]: one number for each batch index, a NumPy scalar where there is none."""
 
 CHUNK = 1024
 """Distances that are formed at once."""
@@ -42,7 +42,7 @@ def rope_frequencies(h: int, base: float, scaling: Scaling | None = None) -> Flo
     return scaled_frequencies(Rotary(base=base, scaling=scaling or Scaling()), 2 * h)
 
 
-def phase_set(name: Phases, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
+def phase_set(name: str, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
     """Phases of `h` pairs by name, float64 [h].
 
     aligned: 0, a score that decays as far as it can; golden and root2: 2 pi frac(n (sqrt(5) - 1) / 2) and
@@ -66,7 +66,7 @@ def coefficients(phases: np.ndarray, amplitude: float | np.ndarray = 1.0) -> Com
     return amplitude * np.exp(1j * np.asarray(phases, np.float64))
 
 
-def channel_pairs(x: np.ndarray, pairing: Pairing, dims: int | None = None) -> Complex[np.ndarray, "*batch h"]:
+def channel_pairs(x: np.ndarray, pairing: str, dims: int | None = None) -> Complex[np.ndarray, "*batch h"]:
     """The first `dims` channels (None: all) of `x` [..., H] as complex pairs x1 + i x2, complex128 [..., dims / 2]."""
     x = np.asarray(x, np.float64)
     size = x.shape[-1] if dims is None else dims
@@ -79,15 +79,15 @@ def channel_pairs(x: np.ndarray, pairing: Pairing, dims: int | None = None) -> C
 
 
 def qk_coefficients(
-    query: Shaped[np.ndarray, "*batch H"],
-    key: Shaped[np.ndarray, "*batch H"],
-    pairing: Pairing,
+    query: Shaped[np.ndarray, "*#batch H"],
+    key: Shaped[np.ndarray, "..."],
+    pairing: str,
     rotary_dim: int | None = None,
 ) -> Coefficients:
     """What the score of a query and a key, both before rotation, depends on: z_n = Q_n conj(K_n).
 
     Args:
-      query, key: any float type, [..., H], of shapes that broadcast.
+      query, key: any float type, [..., H] both, of shapes that broadcast.
       pairing: which channels form pair n: (n, n + rotary_dim / 2) for half, (2n, 2n + 1) for interleaved. The same
         vectors have other amplitudes and phases under the other one.
       rotary_dim: how many leading channels turn (None: all); the dot product of the rest is `constant`.
@@ -101,7 +101,7 @@ def qk_coefficients(
 
 def rope_product(
     z: Num[np.ndarray, "*batch h"],
-    frequencies: Float[np.ndarray, " h"],
+    frequencies: Float[np.ndarray, " pairs"],
     distances: Shaped[np.ndarray, " T"],
     *,
     constant: float | np.ndarray = 0.0,
@@ -118,7 +118,7 @@ def rope_product(
 
 def rope_scores(
     z: Num[np.ndarray, "*batch h"],
-    frequencies: Float[np.ndarray, " h"],
+    frequencies: Float[np.ndarray, " pairs"],
     length: int,
     *,
     constant: float | np.ndarray = 0.0,

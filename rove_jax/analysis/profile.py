@@ -7,7 +7,7 @@ from jaxtyping import Float, Num
 
 from rove_jax.analysis.inversion import position_inversion, token_inversion
 from rove_jax.analysis.moments import frequency_split
-from rove_jax.analysis.product import rope_product
+from rove_jax.analysis.product import Rates, rope_product
 
 
 class Profile(NamedTuple):
@@ -15,13 +15,13 @@ class Profile(NamedTuple):
 
     steps: np.ndarray
     """g(m) = |S(m + 1) - S(m)| / ||z||."""
-    positional: np.ndarray
+    positional: Rates
     """The mean of g: how far a step of one moves the score."""
-    semantic: np.ndarray
+    semantic: Rates
     """1 - P(D(m) < 0), of the margin to another key; NaN without one."""
-    high_share: np.ndarray
+    high_share: Rates
     """r_H = ||z of high frequencies|| / ||z||."""
-    order_error: np.ndarray
+    order_error: Rates
     """P(S(far) > S(near)), near M + 1..2 M and far 2 M + 1..3 M; 1/2 is no order."""
 
 
@@ -36,7 +36,7 @@ def profiler(
     norm = np.linalg.norm(z, axis=-1)
     steps = np.abs(np.diff(rope_product(z, frequencies, np.arange(length)), axis=-1)) / norm[..., None]
     high = frequency_split(frequencies, length).high
-    semantic = np.full(norm.shape, np.nan)
+    semantic: Rates = np.full(norm.shape, np.nan)
     if margin is not None:
         semantic = 1.0 - token_inversion(margin, frequencies, length).probability
     return Profile(
@@ -48,7 +48,7 @@ def profiler(
     )
 
 
-def expected_step(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"]) -> np.ndarray:
+def expected_step(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"]) -> Rates:
     """The root mean square of g over long windows: sqrt(1/2 sum |z|^2 4 sin^2(w / 2)) / ||z||, float64 [...]."""
     power = np.abs(z) ** 2
     return np.sqrt(0.5 * (power * 4 * np.sin(frequencies / 2) ** 2).sum(-1) / power.sum(-1))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Complex, Float, Integer
 
-from rove_jax.analysis.product import Pairing, channel_pairs, qk_coefficients, rope_product
+from rove_jax.analysis.product import channel_pairs, qk_coefficients, rope_product
 from rove_jax.analysis.quantization import quantize
 from rove_jax.errors import require
 
@@ -51,11 +51,11 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def in_query_frame(
-    values: Float[np.ndarray, "*batch H"],
-    distances: Integer[np.ndarray, "*batch"],
+    values: Float[np.ndarray, "*#batch H"],
+    distances: Integer[np.ndarray, "*#batch"],
     frequencies: Float[np.ndarray, " h"] | None,
-    pairing: Pairing,
-) -> Complex[np.ndarray, "*batch C"]:
+    pairing: str,
+) -> Complex[np.ndarray, "..."]:
     """R_(-d) v: values as a query `distances` later receives them, as complex pairs and then, as they are, the channels
     that do not turn. complex128 [..., H - h]. frequencies None: values know no position (RoPE)."""
     values = np.asarray(values, np.float64)
@@ -85,13 +85,13 @@ def swap_effect(
     query: Float[np.ndarray, " H"],
     keys: Float[np.ndarray, "r H"],
     values: Float[np.ndarray, "r H"],
-    m1: Integer[np.ndarray, " n"],
-    m2: Integer[np.ndarray, " n"],
+    m1: Integer[np.ndarray, " n"] | int,
+    m2: Integer[np.ndarray, " n"] | int,
     *,
     frequencies: Float[np.ndarray, " h"],
     value_frequencies: Float[np.ndarray, " h"] | None,
-    pairing: Pairing = "half",
-    value_pairing: Pairing | None = None,
+    pairing: str = "half",
+    value_pairing: str | None = None,
     dtype: str = "bfloat16",
     scale: float | None = None,
     rest: Rest | None = None,
@@ -112,8 +112,8 @@ def swap_effect(
     found = qk_coefficients(query, keys, pairing, 2 * len(frequencies))
     layout = value_pairing or pairing
     if rest is None:
-        channels = in_query_frame(values[0], np.zeros((), int), value_frequencies, layout).shape
-        rest = Rest(np.zeros(1), np.zeros((1, *channels), complex))
+        channels = in_query_frame(values[:1], np.zeros(1, int), value_frequencies, layout)
+        rest = Rest(np.zeros(1), np.zeros_like(channels))
 
     def output(*distances: np.ndarray) -> np.ndarray:
         scores = [rope_product(z, frequencies, m, constant=c) for z, c, m in zip(found.z, found.constant, distances)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rove_jax.analysis import aliasing, inversion
-from rove_jax.analysis.product import Phases, coefficients, phase_set, rope_frequencies, rope_product
+from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product
 from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name
 
 FAILURES = ("position_inversion", "position_aliasing", "token_inversion", "token_aliasing")
@@ -26,7 +26,7 @@ class Cell:
     position_inversion: float
     """P(S(far half) > S(near half)), counted."""
     position_inversion_closed: float
-    position_aliasing: float
+    position_aliasing: int
     """Pairs of positions whose scores differ by at most 2^-f sqrt(h)."""
     position_partner: float
     """Share of positions whose score some other one has in the dtype."""
@@ -43,8 +43,8 @@ def base_sweep(
     bases: Sequence[float],
     lengths: Sequence[int],
     *,
-    position_phases: Phases = "aligned",
-    token_phases: Phases = "golden",
+    position_phases: str = "aligned",
+    token_phases: str = "golden",
     draws: int = 1,
     dtype: str = "bfloat16",
 ) -> list[Cell]:
