@@ -1,0 +1,170 @@
+# %% [markdown]
+# # 3. What RoPE's scores cannot tell apart
+#
+# A RoPE score is a sum of waves. Query and key fixed, and $m$ positions apart, it is
+#
+# $$S(m) = \sum_n a_n \cos(m\,\omega_n + \varphi_n)$$
+#
+# with an amplitude and a phase for each pair of channels. Du et al. (arXiv 2605.15514) ask what such a sum can
+# still tell as contexts grow, and show four ways to fail: it may rank a far position above a near one, give two
+# positions the same score, rank the wrong token first, or give two tokens the same score. This notebook draws all
+# four, measures them in the two models of [notebook 1](01_quickstart.ipynb), and ends where that paper meets RoVE:
+# when a *score* cannot tell, does the *output* know?
+
+# %%
+from install import CHECKOUT, RUNS, SMALLER, TINY, show
+
+# %%
+from rove_jax import distributed, recipes
+from rove_jax.analysis import aliasing, inversion, limits, model_figures, moments, score_figures, sweep
+from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product
+from rove_jax.evaluation import runs
+from rove_jax.evaluation.tables import number, table
+from rove_jax.training import loop
+
+distributed.keep_compiled()
+LENGTH = 512 if TINY else 32_768
+
+# %% [markdown]
+# ## A score over distance
+#
+# 64 pairs, all amplitudes 1 and all phases 0, which is the most orderly case there is: at distance 0 all waves are
+# at their crest. (Real heads are less orderly. With random phases the curve shows no decay at all.)
+
+# %%
+show(score_figures.score(LENGTH), "score")
+
+# %% [markdown]
+# Left: it falls, and then it wobbles. Middle: the slow pairs make the trend and the fast ones the noise, whose size
+# does not shrink. Right: over all distances the score is close to a normal variable. Everything that follows is a
+# consequence: a trend that grows like a logarithm, and noise.
+#
+# ## Positions: inversion and aliasing
+#
+# *Inversion*: take one distance from the near half of the context and one from the far half. How often does the far
+# one score higher? 1/2 would mean that the score says nothing. *Aliasing*: how often does a position have another
+# with exactly the same score, once scores are rounded to bfloat16?
+
+# %%
+lengths = score_figures.octaves(LENGTH)
+show(score_figures.inversions(lengths), "inversions")
+
+# %% [markdown]
+# Both get worse with length, and a larger base makes both worse. For one case in numbers:
+
+# %%
+turning = rope_frequencies(64, 1e5)
+orderly = coefficients(phase_set("aligned", 64))
+wave = rope_product(orderly, turning, range(LENGTH))
+for method in ("empirical", "normal", "closed"):
+    share = inversion.position_inversion(orderly, turning, LENGTH, method=method, base=1e5)
+    print(f"P(far half scores higher), {method:9}: {float(share):.3f}")
+found = aliasing.position_aliasing(wave, "bfloat16")
+print(f"pairs of positions with the same score: {found.pairs:,}; positions in one: {found.share:.1%}")
+print("how normal the scores are:", moments.normal_fit(wave)._asdict())
+
+# %% [markdown]
+# ## Tokens: inversion and aliasing
+#
+# Now two keys. One scores higher when both are near. At how many distances is the order the other way, and at how
+# many are the scores equal?
+
+# %%
+show(score_figures.tokens(lengths), "tokens")
+
+# %% [markdown]
+# Here a larger base *helps*: its waves are slower, and what two tokens differ in survives longer. So positions want
+# a small base and tokens a large one.
+#
+# ## The trade-off
+
+# %%
+bases = (1e4, 1e5, 1e7) if TINY else (*score_figures.BASES, 1e9)
+show(score_figures.tradeoff((LENGTH // 16, LENGTH), bases), "tradeoff")
+
+# %% [markdown]
+# Two failures rise with the base and two fall. No base helps all four, which is table 1 of the paper.
+# `against_table` says where a sweep disagrees with it:
+
+# %%
+cells = sweep.base_sweep(64, bases, (LENGTH // 16, LENGTH), token_phases="uniform", draws=6)
+sweep.against_table(cells) or "as the paper has it"
+
+# %% [markdown]
+# ## Where the two papers meet
+#
+# Suppose that both of two keys score the same at distance $m_1$ as at $m_2$. Let the two tokens change places. All
+# scores stay, so all weights stay; and a RoPE head, whose values know no position, gives the *same output to the
+# last bit*. It cannot know that anything happened. A RoVE head has the same scores, but reads each value turned by
+# its distance.
+
+# %%
+show(score_figures.swap_of_two(LENGTH // 4), "swap")
+
+# %% [markdown]
+# Each dot is one such swap: at exactly 0 for RoPE, far from it for RoVE. So RoVE does not mend the scores (they are
+# the same ones), but it takes the sting out of their failure.
+#
+# ## On trained models
+#
+# That was theory, with amplitudes of 1. The models of notebook 1 have amplitudes and phases of their own; if you
+# have not trained them yet, this does (a few minutes on a CPU).
+
+# %%
+for name in ("tiny_rope", "tiny_rove"):
+    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name)
+models = {"RoPE": runs.open_run(RUNS / "tiny_rope"), "RoVE": runs.open_run(RUNS / "tiny_rove")}
+
+# %% [markdown]
+# Queries, keys and values are taken from held-out text as each head computes them, before rotation. Then the
+# distance is swept, far beyond the 128 bytes that the models were trained on. The same from a shell: `python -m
+# eval limits --workdir runs/tiny_rope --out limits`.
+
+# %%
+asked = limits.Asked(lengths=(64, 128) if TINY else (128, 512, 2048, 8192), draws=2 if TINY else 8, documents=2)
+measured = {name: limits.measure_limits(run, asked) for name, run in models.items()}
+show(model_figures.by_length(list(measured.values()), list(measured)), "lengths")
+
+# %% [markdown]
+# Position inversion is near 1/2 for both: over such distances, real heads do not rank by nearness at all. And
+# scores fail in a RoVE model as they do in a RoPE model. Some heads do better than others:
+
+# %%
+show(model_figures.heads(measured["RoPE"]), "heads")
+
+# %% [markdown]
+# The last panel counts *effective* frequencies: a head has 32 pairs, but only so many carry weight, and theory
+# should be read with that number in place of 64. Now for one head in detail: its score over distance for two keys,
+# and how often their order flips.
+
+# %%
+text = limits.captured_text(models["RoPE"], limits.Asked(layers=(0,), heads=(0,), documents=2))
+view = model_figures.view(models["RoPE"].config.model, text, seed=0)
+show(model_figures.head_inversion(view, LENGTH // 4), "head_inversion")
+
+# %%
+show(model_figures.head_aliasing(view, LENGTH // 4), "head_aliasing")
+
+# %% [markdown]
+# ## When the score cannot tell, does the output know?
+#
+# For every head: find places where the scores of both of two real tokens are equal, let the tokens change places,
+# and look at the head's output. A point is a head; "unseen" means that the output is the same number by number in
+# bfloat16.
+
+# %%
+show(model_figures.swaps(list(measured.values()), list(measured)), "swaps")
+
+# %%
+names = (*model_figures.RATES, "swap_unseen", "swap_unseen_context", "swap_change")
+means = {one: {name: limits.mean_over_heads(found, name) for name in names} for one, found in measured.items()}
+longest = asked.lengths[-1]
+rows = [[name.replace("_", " "), *(number(means[one][name][longest]) for one in models)] for name in names]
+print(table([f"mean over heads at {longest}", *models], rows))
+
+# %% [markdown]
+# RoPE's heads see none of it. RoVE's heads see most of it; in context, where the two tokens are a small part of
+# what a head reads, rounding hides some. All of this is about single heads: a model has many, at several layers,
+# and can combine what they say.
+#
+# Next: [long contexts](04_long_context.ipynb).

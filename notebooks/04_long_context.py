@@ -1,0 +1,152 @@
+# %% [markdown]
+# # 4. Longer than the training text
+#
+# A model has been trained on 128 bytes at a time. What happens at 2048? This notebook measures it three ways, for
+# the twins of [notebook 1](01_quickstart.ipynb): by perplexity, with and without YaRN; by RULER, which hides facts
+# in long texts and asks for them; and by looking at what heads hand on.
+
+# %%
+from install import CHECKOUT, RUNS, SMALLER, TINY, show
+
+# %%
+import numpy as np
+from IPython.display import Image
+
+from rove_jax import Rotary, Scaling, distributed, recipes
+from rove_jax.analysis import circuit_figures
+from rove_jax.analysis.picture import Picture
+from rove_jax.evaluation import runs
+from rove_jax.evaluation.protocol import Protocol
+from rove_jax.evaluation.ruler import summary
+from rove_jax.evaluation.ruler.evaluate import Asked, measure
+from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
+from rove_jax.report import compare, figures
+from rove_jax.rotary import frequencies, logit_scale
+from rove_jax.training import loop
+
+distributed.keep_compiled()
+
+# %% [markdown]
+# The twins: found if notebook 1 has trained them, else trained now.
+
+# %%
+for name in ("tiny_rope", "tiny_rove"):
+    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name)
+models = [runs.open_run(RUNS / name) for name in ("tiny_rope", "tiny_rove")]
+trained = models[0].config.data.context_length
+
+# %% [markdown]
+# What do they differ in? A run knows its config, so nobody has to remember:
+
+# %%
+compare.differences([model.config for model in models])
+
+# %% [markdown]
+# ## Stretching a rotation
+#
+# At position 2048 the slow hands point in directions that no training text has shown. One way out is to make them
+# slower. *Position interpolation* divides all frequencies by the factor $s$, and so blurs what was sharp nearby.
+# *NTK-aware* scaling raises the base. *YaRN* asks of each pair how often it went round during training: more than
+# 32 times, leave it alone; less than once, divide by $s$; in between, a blend. It also sharpens attention a little,
+# by a factor on the scores.
+
+# %%
+factor = 16.0
+rules = {
+    "as trained": Scaling(),
+    "interpolation": Scaling("linear", factor=factor),
+    "NTK-aware": Scaling("ntk", factor=factor),
+    "YaRN": Scaling("yarn", factor=factor, original_length=1024),
+}
+plain = frequencies(Rotary(), 64)
+picture = Picture(["frequency over that in training"], size=(6, 3.4))
+for style, (name, scaling) in enumerate(rules.items()):
+    rotary = Rotary(scaling=scaling)
+    label = f"{name} (scores times {logit_scale(rotary):.2f})"
+    picture.line(0, label, np.arange(32), frequencies(rotary, 64) / plain, style)
+turns = plain * 1024 / (2 * np.pi)
+picture.dress(0, "pair, from the fastest", "ratio", yscale="log")
+print("times each pair goes round in 1024 positions:", np.round(turns[::4], 2))
+show(picture, "stretching")
+
+# %% [markdown]
+# In a RoVE model the rotation of values is stretched along with that of scores (`--value-scaling none` leaves it).
+# The temperature is kept out of it: it belongs to scores, and would otherwise multiply what is read.
+#
+# ## Perplexity
+#
+# The same text at every length, in windows: what changes along a curve is the context and nothing else.
+
+# %%
+lengths = (64, 128) if TINY else (128, 256, 512, 1024, 2048)
+protocol = Protocol(lengths, ("none", "yarn"), documents=2 if TINY else 8)
+documents = [runs.stored_perplexity(model, protocol)[0] for model in models]
+Image(compare.figure(documents), width=1000)
+
+# %%
+for document in documents:
+    print(perplexity_caption(document), perplexity_table(document), sep="\n\n", end="\n\n")
+
+# %% [markdown]
+# Three things to see. Within the training length nothing is scaled, so the curves meet at the left. Beyond it both
+# models lose, RoPE more than RoVE, and YaRN helps RoPE more: it had more to win back. The right panel has the ratio
+# with a 95% interval over documents; it says nothing about other seeds.
+#
+# ## Where in the window is it lost?
+#
+# A mean hides where a window goes wrong. Here is the loss by position, in the longest windows, without scaling.
+
+# %%
+picture = Picture(["nats per byte by position, unscaled"], size=(6, 3.4))
+for style, (name, document) in enumerate(zip(("RoPE", "RoVE"), documents)):
+    longest = compare.records(document)[lengths[-1], "none"]["positions"]
+    picture.line(0, name, [part["from"] + 1 for part in longest], [part["nll"] for part in longest], style, marked=True)
+picture.axes[0].axvline(trained, color="0.45", linewidth=1)
+picture.dress(0, "from this position in the window on (line: training length)", "nats per byte", xscale="log")
+show(picture, "by_position")
+
+# %% [markdown]
+# ## RULER
+#
+# Thirteen tasks of Hsieh et al. (arXiv 2404.06654). "One of the special magic numbers for *long-haired* is
+# 7361021", says a sentence somewhere in the hay; what was the number? The score is the likelihood of the right
+# answer, in nats per token. To be held against it is the same question where the sentence has been taken out.
+#
+# Be warned: a model of 0.8 million parameters that has read 3 MB of speeches does *not* look things up. What you
+# see here is how the measurement goes, and how much the mere length costs. For results that mean something, train
+# the `gpt2_small` recipes; the cells are the same.
+
+# %%
+asked = Asked(
+    lengths=(192,) if TINY else (256, 512, 1024),
+    tasks=("niah_single_1", "vt"),
+    samples=2 if TINY else 12,
+    reserve="answer",
+    scalings=("none", "yarn"),
+)
+folder = RUNS / "ruler"
+folder.mkdir(parents=True, exist_ok=True)
+ruler = {}
+for label, model in zip(("RoPE", "RoVE"), models):
+    ruler[label] = measure(model, asked, folder / f"{label}.jsonl", batch_size=2 if TINY else None)
+show(figures.ruler(ruler), "ruler")
+
+# %%
+for label, document in ruler.items():
+    print(label, summary.control_table(document), sep="\n\n", end="\n\n")
+
+# %% [markdown]
+# *nats* against *no needle* is the column pair to read: where they are equal, the model has not used the sentence.
+#
+# ## What heads hand on
+#
+# Energy of a head's output over that of the values it read, by pair. Attention spreads out as texts get longer, and
+# an average of many values is small. In RoVE there is a second effect, from notebook 2: fast pairs of a diffuse
+# head cancel. The right panel is what that alone would give.
+
+# %%
+reached = [trained // 2, trained] if TINY else [trained // 2, trained, 2 * trained, 4 * trained, 8 * trained]
+show(circuit_figures.energy(models, ["RoPE", "RoVE"], reached), "energy")
+
+# %% [markdown]
+# Next: [bigger machines](05_tpu_and_gpu.ipynb), or [RoVE in a model of your own](06_bring_your_own.ipynb).

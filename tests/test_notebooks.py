@@ -1,0 +1,137 @@
+"""The notebooks: what they are made from, what their first cell does, and each of them run from top to bottom."""
+
+import ast
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from notebooks import convert
+from notebooks import install as first_cell
+
+SOURCES = convert.sources()
+MACHINE = re.compile(r"/(?:home|root|Users|work|tmp|content)/\w")
+
+
+def named(path: Path) -> str:
+    return path.stem
+
+
+def read(source: Path) -> nbformat.NotebookNode:
+    return nbformat.read(source.with_suffix(".ipynb"), 4)
+
+
+def test_every_notebook_has_a_source_and_every_source_a_notebook() -> None:
+    assert [path.stem[:2] for path in SOURCES] == ["01", "02", "03", "04", "05", "06"]
+    assert sorted(convert.HERE.glob("*.ipynb")) == [path.with_suffix(".ipynb") for path in SOURCES]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=named)
+def test_a_notebook_is_what_its_source_gives(source: Path) -> None:
+    again = "python notebooks/convert.py writes it again"
+    assert source.with_suffix(".ipynb").read_text() == convert.notebook(source.read_text()), again
+
+
+def test_conversion_keeps_text_code_and_order() -> None:
+    made = convert.cells("# %% [markdown]\n# # A\n#\n# $x$\n\n# %%\nif True:\n\n    x = 1\n\n\n# %%\nx\n")
+    assert made == [("markdown", "# A\n\n$x$"), ("code", "if True:\n\n    x = 1"), ("code", "x")]
+    for wrong in ("x = 1\n# %%\n", "# %% [markdown]\n# a\nb\n"):
+        with pytest.raises(AssertionError):
+            convert.cells(wrong)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=named)
+def test_a_notebook_installs_first_and_names_no_machine(source: Path) -> None:
+    book = read(source)
+    assert book.cells[0].cell_type == "markdown" and book.cells[0].source.startswith("# ")
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert code[0].source == (convert.HERE / "install.py").read_text().strip("\n")
+    assert not any("ADDRESS" in cell.source or "from install" in cell.source for cell in code[1:])
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    for cell in code:
+        ast.parse(cell.source)
+    assert MACHINE.search("/home" + "/someone"), "the check itself sees nothing"
+    assert MACHINE.findall(source.with_suffix(".ipynb").read_text()) == []
+
+
+@pytest.mark.parametrize("document", [*SOURCES, convert.HERE / "README.md"], ids=named)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+\.(?:ipynb|md))\)", document.read_text())
+    assert links and [link for link in links if not (convert.HERE / link).exists()] == []
+
+
+def test_the_checkout_is_found_from_inside_or_cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert first_cell.checkout() == convert.HERE.parent
+    calls = []
+    monkeypatch.setattr(first_cell.subprocess, "run", lambda words, check: calls.append(words))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="set ADDRESS"):
+        first_cell.checkout()
+    assert calls == []
+    monkeypatch.setattr(first_cell, "ADDRESS", "where/it/is")
+    assert first_cell.checkout() == tmp_path / "rove-jax"
+    assert calls == [["git", "clone", "--quiet", "--depth", "1", "where/it/is", "rove-jax"]]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_jax_of_the_runtime_is_kept_if_it_can_be(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def run(words: list[str], check: bool = False) -> SimpleNamespace:
+        calls.append(words[words.index("--quiet") + 1 :])
+        return SimpleNamespace(returncode=0 if kept or len(calls) > 1 else 1)
+
+    monkeypatch.setattr(first_cell.subprocess, "run", run)
+    monkeypatch.setattr(first_cell.importlib.metadata, "version", lambda name: "0.7.2")
+    monkeypatch.setattr(first_cell.shutil, "which", {"nvidia-smi": "there"}.get)
+    if kept:
+        first_cell.install(Path("it"))
+    else:
+        with pytest.raises(SystemExit, match="restart the runtime"):  # jax is loaded here
+            first_cell.install(Path("it"))
+    assert calls[0] == ["it[text,ruler]", "ipywidgets", "jax==0.7.2", "jaxlib==0.7.2"]
+    assert calls[1:] == ([] if kept else [["it[text,ruler,cuda]", "ipywidgets"]])
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory):
+    """Environment of the kernels: one folder of runs, of prepared data and of compiled programs for all notebooks."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+        patch.setenv("PYTHONPATH", str(convert.HERE.parent))
+        patch.setenv("MPLBACKEND", "Agg")
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of it
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("ROVE_NOTEBOOK_RUNS", str(folder / "runs"))
+        patch.setenv("ROVE_NOTEBOOK_TINY", "1")
+        yield
+
+
+def execute(book: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Run all cells in a kernel of their own; raises `CellExecutionError` where one fails."""
+    where = {"metadata": {"path": str(convert.HERE)}}
+    return NotebookClient(book, timeout=600, kernel_name="python3", resources=where).execute()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES, ids=named)
+def test_a_notebook_runs_from_top_to_bottom(source: Path, kernel: None) -> None:
+    shown = 0
+    for cell in execute(read(source)).cells:
+        images = [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
+        if cell.cell_type == "code" and cell.source.split("\n")[-1].startswith("show("):
+            assert len(images) == 1, cell.source
+        shown += len(images)
+    assert shown, "no picture in a notebook"
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_seen(kernel: None) -> None:
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import rove_jax\nrove_jax.nothing_of_this_name")])
+    with pytest.raises(CellExecutionError, match="nothing_of_this_name"):
+        execute(book)
