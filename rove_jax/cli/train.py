@@ -143,13 +143,10 @@ def run(
     if distributed.is_writer():
         print(f"compiled       programs are kept in {cache}")
         summarize(result, settings, workdir, profile_steps)
-    if result.finished and not result.exit_code and settings.evaluation.at_end:
-        from rove_jax.evaluation import at_end, runs
+    if result.finished and not result.exit_code and settings.evaluation.at_end and distributed.is_writer():
+        from rove_jax.evaluation import at_end
 
-        if distributed.is_writer():
-            at_end.evaluate_run(workdir)
-        else:
-            runs.open_run(workdir, step="last")  # reading a checkpoint takes all processes, scoring it takes one
+        at_end.evaluate_run(workdir)
     return result.exit_code
 
 

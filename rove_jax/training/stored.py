@@ -94,8 +94,9 @@ class Stored:
     def read(self, targets: dict[str, Any]) -> dict[str, Any]:
         """Trees of arrays by item, in the shapes, dtypes and shardings of `targets`, checked bit for bit.
 
-        All processes of a run call this together, and come to the same result. Raises `UsageError` if what is stored is
-        of other shapes or dtypes than `targets`, `Damaged` naming the first array that cannot be read or has changed.
+        Where `targets` lie on devices of several processes, all of these call this together and come to the same
+        result. Raises `UsageError` if what is stored is of other shapes or dtypes than `targets`, `Damaged` naming the
+        first array that cannot be read or has changed.
         """
         said, found, fault = {}, {}, None
         try:
@@ -111,7 +112,8 @@ class Stored:
                 found = {f"{item}.{path}": array for (item, path, _), array in zip(leaves, arrays, strict=True)}
         except Damaged as error:
             fault = error
-        if happened_anywhere(fault is not None):
+        joint = not all(leaf.sharding.is_fully_addressable for leaf in jax.tree.leaves(targets))
+        if happened_anywhere(fault is not None) if joint else fault is not None:
             raise fault or self.damaged("another process cannot read it")
         for name, digest in digests(found).items():
             item, _, path = name.partition(".")
@@ -200,7 +202,7 @@ def first_difference(stored: dict[str, str], target: Any) -> str | None:
 
 def happened_anywhere(here: bool) -> bool:
     """Whether something happened in any process of the run; all of them ask."""
-    return here if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(here)).any())
+    return bool(multihost_utils.process_allgather(np.array(here)).any())
 
 
 def first_line(error: BaseException) -> str:
