@@ -31,7 +31,7 @@ def core_text(document: dict[str, Any]) -> str:
     header = ["task", "shots", "rows", "accuracy", "± s.e.", "base v1", "centered v1", "base v2", "centered v2"]
     lines = [
         f"CORE of {provenance['run']} at step {provenance['step']}, asked as {settings['protocol']} does, "
-        f"prompts longer than {provenance['training_length']} tokens: {settings['overlong']}",
+        f"{rows_asked(settings)}, prompts longer than {provenance['training_length']} tokens: {settings['overlong']}",
         "",
         table(header, rows),
         "",
@@ -43,6 +43,12 @@ def core_text(document: dict[str, Any]) -> str:
         lines.append(f"{value} {name}{chosen}: {found[value]:+.4f} ± {found['standard_error']:.4f} ({kind})")
     lines += [f"note: {note}" for note in notes(result)]
     return "\n".join(lines)
+
+
+def rows_asked(settings: dict[str, Any]) -> str:
+    """How much of each task was asked."""
+    most = settings["max_examples"]
+    return "all rows" if most is None else f"{most} rows of each task at most"
 
 
 def notes(result: dict[str, Any]) -> list[str]:
