@@ -95,7 +95,7 @@ twin = at_end.evaluate_run(RUNS / "tiny_rope")
 picture = Picture(["perplexity on the same text"], size=(6.5, 4))
 lengths = sorted({record["length"] for record in evaluated["perplexity"]["results"]})
 for style, (name, document) in enumerate((("RoPE", twin["perplexity"]), ("RoVE", evaluated["perplexity"]))):
-    for rule, dashes in (("none", "solid"), ("yarn", "dashed")):
+    for rule, dashes in zip(document["settings"]["scalings"], ("solid", "dashed")):
         values = [row["perplexity"] for row in document["results"] if row["scaling"] == rule]
         label = name if rule == "none" else f"{name} with YaRN"
         picture.line(0, label, lengths, values, style, marked=True, linestyle=dashes)

@@ -60,10 +60,10 @@ print(table(["parameter", "shape", "lies along", "on one device"], rows))
 
 # %%
 meshes = {"one device": (1, 1, 1), "data 2 x fsdp 2": (2, 2, 1), "fsdp 2 x tensor 2": (1, 2, 2)}
-names = list(meshes)[-1:] if TINY else list(meshes) if count >= 4 else list(meshes)[:1]
+tried = list(meshes)[-1:] if TINY else list(meshes) if count >= 4 else list(meshes)[:1]
 short = ["--training.steps", "3" if TINY else "20", "--training.log-every", "1", "--evaluation.no-at-end"]
 picture = Picture(["training loss"], size=(6, 3.2))
-for style, name in enumerate(names):
+for style, name in enumerate(tried):
     sizes = meshes[name]
     words = [word for axis, size in zip(("data", "fsdp", "tensor"), sizes) for word in (f"--mesh.{axis}", str(size))]
     workdir = RUNS / "meshes" / "-".join(map(str, sizes))

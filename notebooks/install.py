@@ -26,12 +26,12 @@ def install(folder: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet"]
     there = [name for name in ("jax", "jaxlib") if importlib.util.find_spec(name)]
     kept = [f"{name}=={importlib.metadata.version(name)}" for name in there]
-    if subprocess.run([*pip, f"{folder}[text,ruler]", "ipywidgets", *kept]).returncode == 0:
-        print("installed, with", ", ".join(kept) or "a JAX for the CPU")
+    if kept and subprocess.run([*pip, f"{folder}[text,ruler]", "ipywidgets", *kept]).returncode == 0:
+        print("installed, with", ", ".join(kept))
         return
-    # Another JAX needs the plugin that goes with it.
+    # None, or one that is too old or too new. Another one needs the plugin that goes with it.
     devices = ",tpu" if list(Path("/dev").glob("accel*")) else ",cuda" if shutil.which("nvidia-smi") else ""
-    print(f"rove_jax cannot use {', '.join(kept)}: installing another", f"({devices[1:]})" if devices else "")
+    print(f"rove_jax cannot use {', '.join(kept)}:" if kept else "no JAX is here:", f"installing one{devices}")
     subprocess.run([*pip, f"{folder}[text,ruler{devices}]", "ipywidgets"], check=True)
     if "jax" in sys.modules:
         sys.exit("Installed. The old JAX is loaded already: restart the runtime, then run this cell again.")
@@ -47,7 +47,7 @@ RUNS = Path(os.environ.get("ROVE_NOTEBOOK_RUNS") or CHECKOUT / "runs")
 SMALLER = """
 --training.steps 4 --training.validation-tokens 256 --data.context-length 64
 --model.layers 2 --model.width 16 --model.head-dim 16 --model.mlp-width 16
---evaluation.lengths 64 128 --evaluation.documents 2 --evaluation.max-new-tokens 8
+--evaluation.lengths 64 128 --evaluation.scalings none --evaluation.documents 2 --evaluation.max-new-tokens 8
 """.split() if TINY else []  # fmt: skip
 
 

@@ -77,24 +77,28 @@ def test_the_checkout_is_found_from_inside_or_cloned(tmp_path: Path, monkeypatch
     assert calls == [["git", "clone", "--quiet", "--depth", "1", "where/it/is", "rove-jax"]]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_the_jax_of_the_runtime_is_kept_if_it_can_be(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("there", ["one that serves", "another", "none"])
+def test_the_jax_of_the_runtime_is_kept_if_it_can_be(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def run(words: list[str], check: bool = False) -> SimpleNamespace:
         calls.append(words[words.index("--quiet") + 1 :])
-        return SimpleNamespace(returncode=0 if kept or len(calls) > 1 else 1)
+        return SimpleNamespace(returncode=1 if there == "another" and len(calls) == 1 else 0)
 
     monkeypatch.setattr(first_cell.subprocess, "run", run)
     monkeypatch.setattr(first_cell.importlib.metadata, "version", lambda name: "0.7.2")
+    monkeypatch.setattr(first_cell.importlib.util, "find_spec", lambda name: there != "none")
     monkeypatch.setattr(first_cell.shutil, "which", {"nvidia-smi": "there"}.get)
-    if kept:
-        first_cell.install(Path("it"))
-    else:
-        with pytest.raises(SystemExit, match="restart the runtime"):  # jax is loaded here
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_cell.sys, "modules", {"jax": None} if there == "another" else {})
+        if there == "another":
+            with pytest.raises(SystemExit, match="restart the runtime"):
+                first_cell.install(Path("it"))
+        else:
             first_cell.install(Path("it"))
-    assert calls[0] == ["it[text,ruler]", "ipywidgets", "jax==0.7.2", "jaxlib==0.7.2"]
-    assert calls[1:] == ([] if kept else [["it[text,ruler,cuda]", "ipywidgets"]])
+    kept = ["it[text,ruler]", "ipywidgets", "jax==0.7.2", "jaxlib==0.7.2"]
+    other = ["it[text,ruler,cuda]", "ipywidgets"]
+    assert calls == {"one that serves": [kept], "another": [kept, other], "none": [other]}[there]
 
 
 @pytest.fixture(scope="module")
