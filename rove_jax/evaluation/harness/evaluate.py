@@ -22,6 +22,7 @@ def evaluate(
     limit: int | None = None,
     shots: int | None = None,
     max_gen_tokens: int | None = None,
+    defaults: bool = True,
 ) -> dict[str, Any]:
     """`lm_eval.simple_evaluate` of an instance of `RoveLM`, its samples included.
 
@@ -30,6 +31,7 @@ def evaluate(
         limit: only so many first rows of each task.
         shots: examples before each question. None: as the task has it.
         max_gen_tokens: generated at most, whatever the task says.
+        defaults: whether lm_eval's own tasks are known, whose thousands of files it reads first.
 
     Raises:
         UsageError: a task that there is not.
@@ -39,7 +41,7 @@ def evaluate(
     from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
-    manager = TaskManager(include_path=None if include is None else str(include))
+    manager = TaskManager(include_path=None if include is None else str(include), include_defaults=defaults)
     known = list(manager.all_tasks)
     matching = {name: fnmatch.filter(known, name) for name in tasks}
     for name, matches in matching.items():
