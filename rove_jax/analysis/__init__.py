@@ -4,4 +4,7 @@ Scores are S(m) = Re sum_n z_n exp(i m w_n): distance m from key to query, z_n t
 query with the conjugate of the key's (Du et al., arXiv 2605.15514, section 2.1), before 1/sqrt(H). |z_n| is the
 amplitude and arg z_n the phase; every function takes them as z, so no phases are ever assumed. All in float64 NumPy,
 but `rope_scores`, which is float32 in JAX.
+
+Scores: `product`, `moments`, `quantization`, `inversion`, `aliasing`, `swap`, `sweep`, `profile`. Models: `capture`,
+`failures` and `limits` (all heads of a run), `mixer`, `circuits`, `induction`. Pictures: `picture` and `*_figures`.
 """

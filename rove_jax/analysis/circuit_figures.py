@@ -85,6 +85,7 @@ def draw_energy(picture: Picture, panel: int, energies: np.ndarray, lengths: Seq
     for style, pair in enumerate(circuits.pair_order(energies.shape[1], 5)):
         picture.line(panel, f"pair {pair}", lengths, energies[:, pair], style, marked=True)
     picture.dress(panel, "length", "energy", xscale="log", yscale="log")
+    picture.tick(panel, lengths)
 
 
 def reach(runs: Sequence[Run], labels: Sequence[str]) -> Picture:

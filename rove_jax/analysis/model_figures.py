@@ -134,6 +134,7 @@ def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     for panel, name in enumerate(RATES):
         top = {} if name == "token_aliasing" else {"top": 1.0}
         picture.dress(panel, "length M", "mean over heads", xscale="log")
+        picture.tick(panel, sorted({record["length"] for document in documents for record in document["results"]}))
         picture.axes[panel].set_ylim(bottom=0, **top)
     return picture
 

@@ -82,6 +82,13 @@ class Picture:
         if legend:
             axes.legend(frameon=False, fontsize=8.5)
 
+    def tick(self, panel: int, values: Sequence[int]) -> None:
+        """Ticks at `values` of the horizontal axis, as plain numbers, and at no others."""
+        from matplotlib.ticker import NullLocator
+
+        self.axes[panel].xaxis.set_minor_locator(NullLocator())
+        self.axes[panel].set_xticks(values, [str(value) for value in values])
+
     def save(self, folder: Path, name: str) -> list[Path]:
         """Write NAME.png, NAME.svg and NAME.csv (panel, series, x, y) to `folder`; returns their paths."""
         from matplotlib import rc_context
