@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from rove_jax import distributed
 from rove_jax.errors import RunError, UsageError
 
 STOPPED = "asked to stop (SIGTERM)"
@@ -97,7 +98,7 @@ def terminable() -> Iterator[None]:
     """
 
     def end(*_: object) -> NoReturn:
-        os.write(2, f"error: {STOPPED}\n".encode())
+        distributed.last_line(STOPPED)
         os._exit(143)
 
     main = threading.current_thread() is threading.main_thread()

@@ -3,7 +3,14 @@
 from rove_jax.distributed.cluster import Mode, initialize
 from rove_jax.distributed.joint import Joint
 from rove_jax.distributed.peers import Peers, meet
-from rove_jax.distributed.process import end_within, is_writer, keep_compiled, keep_freed_memory, user_cache
+from rove_jax.distributed.process import (
+    end_within,
+    is_writer,
+    keep_compiled,
+    keep_freed_memory,
+    last_line,
+    user_cache,
+)
 
 __all__ = [
     "Joint",
@@ -14,6 +21,7 @@ __all__ = [
     "is_writer",
     "keep_compiled",
     "keep_freed_memory",
+    "last_line",
     "meet",
     "user_cache",
 ]

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,6 +53,13 @@ def keep_freed_memory() -> None:
     # Numbers from glibc's malloc.h: M_ARENA_MAX (one heap that all threads share), M_MMAP_MAX, M_TRIM_THRESHOLD.
     for option, value in ((-8, 1), (-4, 0), (-1, 2**31 - 1)):
         mallopt(option, value)
+
+
+def last_line(text: str) -> None:
+    """Print `error: text` as a line of its own, past all buffers and locks, in the handler of a signal that ends this
+    process: a progress bar that stands there keeps its line."""
+    bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
+    os.write(2, f"{chr(10) if len(bars) else ''}error: {text}\n".encode())
 
 
 def end_within(seconds: float, code: int) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
+from rove_jax import distributed
+
 EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
@@ -46,8 +48,7 @@ class StopRequest:
         self.sender = None
         self.signal = self.signal or signal.Signals(number)
         if self.abrupt or (again and self.waits and self.command):
-            line = "interrupted" if self.signal is signal.SIGINT else "asked to stop (SIGTERM)"
-            os.write(2, f"error: {line}\n".encode())
+            distributed.last_line("interrupted" if self.signal is signal.SIGINT else "asked to stop (SIGTERM)")
             self.end(EXIT_CODES[self.signal])
         if not self.waits or again:
             self.act()
