@@ -182,6 +182,20 @@ def test_a_task_that_is_not_there_and_data_that_cannot_be_had(lm, tmp_path):
         evaluate(lm(), ["rove_copa"], include=tmp_path, defaults=False)
 
 
+def test_lm_eval_opens_a_run_by_the_words_of_its_command_line(trained):
+    from lm_eval.api.registry import get_model
+
+    harness.register()
+    words = f"workdir={trained},step=2,max_length=32,overlong=yarn,prefix=none"
+    lm = get_model("rove_jax").create_from_arg_string(
+        words, {"batch_size": "2", "device": "cuda:0", "max_batch_size": None}
+    )
+    assert (lm.max_length, lm.prefix, lm.batch_size, lm.run.step) == (32, "none", 2, 2)
+    assert (lm.rank, lm.world_size, lm.eot_token_id, lm.prefix_token_id) == (0, 1, 256, 256)
+    assert lm.get_model_info()["step"] == 2 and lm.tokenizer_name.startswith("bytes-")
+    assert lm._encode_pair("a ", "b") == ([97], [32, 98]) and lm.chat_template() == ""
+
+
 def test_any_checkpoint_can_be_checked_from_the_command_line(trained, capsys):
     assert command.main(["harness", "--workdir", str(trained), "--conformance"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:5] in ("holds", "FAILS")]

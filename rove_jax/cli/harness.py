@@ -89,6 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
         shots=shots,
         max_gen_tokens=arguments.max_gen_tokens,
     )
+    if found is None:
+        return
     settings = {name: getattr(arguments, name) for name in ("tasks", "limit", "num_fewshot", "max_gen_tokens")}
     results.write(samples, "".join(lines(found, evaluate.plain)))
     results.write(arguments.out, evaluate.document(lm, found, settings))

@@ -33,9 +33,19 @@ def check_installed() -> None:
         raise UsageError("eval harness: needs the package lm-eval; pip install 'rove-jax[harness]'")
 
 
+def keep_from_forking() -> None:
+    """Have lm_eval draw the standard errors of perplexities in this process: a fork of one with jax's threads may hang.
+
+    To be called before lm_eval's parts are imported, since 0.5 reads its variable then.
+    """
+    for variable in ("DISABLE_MULTIPROC", "LMEVAL_DISABLE_MULTIPROC"):
+        os.environ.setdefault(variable, "1")
+
+
 def register() -> None:
     """Tell lm_eval of `rove_jax`, without importing jax. Does nothing the second time."""
     check_installed()
+    keep_from_forking()
     from lm_eval.api.registry import model_registry  # pyright: ignore[reportMissingImports]
 
     if NAME not in model_registry:
@@ -46,10 +56,7 @@ def register() -> None:
 def model_class() -> type:
     """`adapter.Adapter` as a subclass of lm_eval's `TemplateLM`."""
     check_installed()
-    # Standard errors of perplexities would be drawn in processes forked from this one, which has jax's threads. Before
-    # the import, since 0.5 reads its variable then.
-    for variable in ("DISABLE_MULTIPROC", "LMEVAL_DISABLE_MULTIPROC"):
-        os.environ.setdefault(variable, "1")
+    keep_from_forking()
     from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports]
 
     from rove_jax.evaluation.harness.adapter import Adapter

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, nearest
 from rove_jax.evaluation import results
 
@@ -23,8 +24,11 @@ def evaluate(
     shots: int | None = None,
     max_gen_tokens: int | None = None,
     defaults: bool = True,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """`lm_eval.simple_evaluate` of an instance of `RoveLM`, its samples included.
+
+    Of several processes the first does it all, on its own devices: lm_eval orders requests differently in each. The
+    others get None.
 
     Args:
         tasks: names as lm_eval knows them, and of the YAML files in the folder `include`; `*` and `?` stand for others.
@@ -37,6 +41,8 @@ def evaluate(
         UsageError: a task that there is not.
         RunError: its data cannot be had.
     """
+    if not is_writer():
+        return None
     import lm_eval  # pyright: ignore[reportMissingImports]
     from datasets.exceptions import DatasetsError  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]

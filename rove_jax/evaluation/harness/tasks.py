@@ -81,7 +81,8 @@ def local_tasks(make: Callable[..., Adapter], folder: Path) -> Iterator[conforma
     texts = lm.generate_until(asked, disable_tqdm=True)
     rows = [{"prompt": prompt, "answer": text} for prompt, text in zip(prompts, texts)]
     rows[1]["answer"] += " not this"
-    found = evaluate(lm, write_tasks(folder, rows), include=folder, defaults=False)["results"]
+    evaluated = evaluate(lm, write_tasks(folder, rows), include=folder, defaults=False)
+    found = {} if evaluated is None else evaluated["results"]
     for task, expected in (
         ("rove_choice", choice(lm)),
         ("rove_last_word", last_word(lm)),
