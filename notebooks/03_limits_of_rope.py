@@ -50,7 +50,8 @@ lengths = score_figures.octaves(LENGTH)
 show(score_figures.inversions(lengths), "inversions")
 
 # %% [markdown]
-# Both get worse with length, and a larger base makes both worse. For one case in numbers:
+# Both get worse with length, and a larger base makes both worse, as long as the base is above the length. (Base
+# 10,000 at length 32,768 is not: even its slowest wave is past half a turn there.) For one case in numbers:
 
 # %%
 turning = rope_frequencies(64, 1e5)
@@ -83,11 +84,13 @@ bases = (1e4, 1e5, 1e7) if TINY else (*score_figures.BASES, 1e9)
 show(score_figures.tradeoff((LENGTH // 16, LENGTH), bases), "tradeoff")
 
 # %% [markdown]
-# Two failures rise with the base and two fall. No base helps all four, which is table 1 of the paper.
-# `against_table` says where a sweep disagrees with it:
+# Two failures rise with the base and two fall, wherever the base is above the length. No base helps all four, which
+# is table 1 of the paper. `against_table` says where a sweep disagrees with it:
 
 # %%
-cells = sweep.base_sweep(64, bases, (LENGTH // 16, LENGTH), token_phases="uniform", draws=6)
+cells = sweep.base_sweep(
+    64, [base for base in bases if base > LENGTH], (LENGTH // 16, LENGTH), token_phases="uniform", draws=6
+)
 sweep.against_table(cells) or "as the paper has it"
 
 # %% [markdown]

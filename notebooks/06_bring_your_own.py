@@ -67,7 +67,7 @@ for name, model in models.items():
 # position the model is to say which one stood four before. Trained on 32 tokens at a time.
 
 # %%
-BACK, LENGTH, STEPS = 4, 32, 3 if TINY else 400
+BACK, LENGTH, STEPS = 4, 32, 3 if TINY else 150
 
 
 @nnx.jit
@@ -99,12 +99,15 @@ for panel in (0, 1):
     picture.axes[panel].axhline(np.log(16), color="0.45", linewidth=1, zorder=0)
 picture.dress(0, "step", "nats per token; grey: chance", ylim=(0, None))
 picture.dress(1, "length", "nats per token", xscale="log", ylim=(0, None))
+picture.axes[1].set_xticks(lengths, [str(length) for length in lengths])
+picture.axes[1].minorticks_off()
 show(picture, "theirs")
 
 # %% [markdown]
-# Without positions it is guesswork. With either rotation it can be learnt, and the task asks for no more than a
-# *score* can say: "the one four before me". For tasks that need a position in what is *read*, see the `substring`
-# recipes.
+# Without positions a model can but say which tokens are about. With either rotation the task is learnt in 40 steps: it
+# asks for no more than a *score* can say, "the one four before me". (For tasks that need a position in what is *read*,
+# see the `substring` recipes.) In texts much longer than those of training both lose their aim: base 100 is small, so
+# distances that have never been seen come round to angles that have.
 #
 # ## A layer of ours
 #
@@ -201,6 +204,7 @@ for style, (way, run) in enumerate(ends.items()):
     picture.line(0, way, reached, [record["perplexity"] for record in found], style, marked=True)
 picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log", yscale="log")
 picture.axes[0].set_xticks(reached, [str(length) for length in reached])
+picture.axes[0].minorticks_off()
 show(picture, "retrained")
 
 # %% [markdown]
