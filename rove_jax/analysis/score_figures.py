@@ -129,7 +129,7 @@ def tradeoff(lengths: Sequence[int] = (2048, 8192, LENGTH), bases: Sequence[floa
     labels = ("P(far half scores higher)", "pairs within 2^-7 sqrt(h)",
               "share of distances in wrong order", "distances within 2^-7 h")  # fmt: skip
     for panel, label in enumerate(labels):
-        most = max(float(getattr(cell, sweep.FAILURES[panel])) for cell in cells)
+        most = max(1.0, *(float(getattr(cell, sweep.FAILURES[panel])) for cell in cells))
         scale = {1: {"yscale": "log", "ylim": (None, 9 * most)}, 3: {"yscale": "symlog", "ylim": (0, 2 * most)}}
         scale = scale.get(panel, {})
         picture.dress(panel, "base B", label, xscale="log", **scale)
