@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from many_processes import Processes
@@ -13,6 +14,7 @@ from tiny_runs import SETTINGS, arrays, changed, corpus, keep_programs, rows, sa
 
 from rove_jax import config
 from rove_jax.evaluation import at_end
+from rove_jax.training import setup
 
 
 @pytest.fixture
@@ -166,6 +168,15 @@ def test_a_save_that_fails_in_one_process_is_tried_again_by_all(processes, comma
     for index in (0, 1):
         [line] = processes.errors(index)
         assert "failed (" in line and line.endswith(f"the last good checkpoint is step {saved[-1]}")
+
+
+def test_several_devices_to_a_process_of_a_cpu_are_warned_of(cfg, monkeypatch):
+    def warned() -> bool:
+        return any("JAX_NUM_CPU_DEVICES=1" in line for line in setup.make(changed(cfg, mesh={"data": 1})).lines())
+
+    assert jax.local_device_count() > 1 and not warned()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert warned()
 
 
 @pytest.mark.parametrize(

@@ -47,17 +47,21 @@ class Setup:
         """The same for a person."""
         cfg = self.settings
         axes = ", ".join(f"{name} {size}" for name, size in self.mesh.shape.items())
-        repeatable = []
-        if self.mesh.devices.flat[0].platform == "gpu" and not machine.compiler_flags()["deterministic"]:
+        notes, platform = [], self.mesh.devices.flat[0].platform
+        if platform == "gpu" and not machine.compiler_flags()["deterministic"]:
             how = "XLA_FLAGS=--xla_gpu_deterministic_ops=true makes runs repeatable"
-            repeatable = [f"kernels        add in an order of their own: {how}"]
+            notes = [f"kernels        add in an order of their own: {how}"]
+        if platform == "cpu" and jax.process_count() > 1 and jax.local_device_count() > 1:
+            # Seen on jax 0.10.2, whose collectives over gloo then take each other's threads; not always, so no refusal.
+            how = "JAX_NUM_CPU_DEVICES=1 rules that out"
+            notes = [f"devices        several to a process of a CPU can wait for each other without end: {how}"]
         refused = "".join(f"\n               not {name}: {why}" for name, why in self.choice.refused.items())
         return [
             f"parameters     {self.parameter_count:,} (variant {cfg.model.variant}, {cfg.model.layers} layers)",
             f"batch          {cfg.training.batch_size} x {cfg.data.context_length} tokens, {cfg.training.steps} steps",
             f"mesh           {axes}; {self.devices}",
             f"attention      {self.choice.backend}: {self.choice.reason}{refused}",
-            *repeatable,
+            *notes,
         ]
 
 
