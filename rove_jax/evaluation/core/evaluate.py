@@ -18,12 +18,12 @@ from rove_jax.evaluation.core import protocols, scoring
 from rove_jax.evaluation.core.files import Files, TaskFile
 from rove_jax.evaluation.core.journal import Journal
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
-from rove_jax.evaluation.engine import Request
+from rove_jax.evaluation.engine import Engine, Request
 from rove_jax.evaluation.overlong import Overlong, score
 from rove_jax.evaluation.runs import Run
 
 BLOCK = 2_000
-"""Requests that are scored together, so that small tasks share rows; records are kept task by task all the same."""
+"""Requests that are scored together: enough for tasks to share rows, few enough to hold. Records are kept by task."""
 
 
 @dataclass(frozen=True)
@@ -100,56 +100,55 @@ def score_tasks(
 ) -> None:
     """Score tasks and add their records to the journal, if there is one, each when it is done."""
     mesh = sharding.make_mesh(config.Mesh(data=-1))  # of all processes
-    asking = {task.label: list(examples(task, files[task.label], asked)) for task in tasks}
-    total = sum(len(part) * max(task.choices, 1) for task in tasks for part in (asking[task.label],))
+    params = Engine(run.config.model, run.params, mesh=mesh).params  # placed once for all blocks
+    asking = {
+        task.label: protocols.examples(task, files[task.label].rows, asked.protocol, asked.max_examples)
+        for task in tasks
+    }
+    made: dict[str, list[dict[str, Any]]] = {task.label: [] for task in tasks}
+    total = sum(len(asking[task.label]) * max(task.choices, 1) for task in tasks)
     hidden = None if is_writer() else True  # None: shown on a terminal alone
     with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=hidden, leave=False) as bar:
-        for block in blocks(tasks, asking):
+        for block in blocks([(task, example) for task in tasks for example in asking[task.label]]):
             prompted = [
-                (task, example, protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer))
-                for task in block
-                for example in asking[task.label]
-            ]
-            requests = [
-                Request(np.array(p.tokens[: p.start], np.int32), np.array(p.tokens[p.start :], np.int32))
-                for *_, prompts in prompted
-                for p in prompts
+                protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer)
+                for task, example in block
             ]
             scores, cut = score(
                 run.config.model,
-                run.params,
-                requests,
+                params,
+                [request(prompt) for prompts in prompted for prompt in prompts],
                 asked.overlong,
                 training_length=run.config.data.context_length,
                 advance=bar.update,
                 mesh=mesh,
             )
-            made: dict[str, list] = {task.label: [] for task in block}
             at = 0
-            for task, example, prompts in prompted:
+            for (task, example), prompts in zip(block, prompted):
                 part = slice(at, at + len(prompts))
                 at += len(prompts)
                 if not all(np.isfinite(one.nlls).all() for one in scores[part]):
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
                 made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
-            if journal is not None:
-                for label, records in made.items():
-                    journal.append(label, records)
+                if journal is not None and len(made[task.label]) == len(asking[task.label]):
+                    journal.append(task.label, made[task.label])
 
 
-def examples(task: Task, file: TaskFile, asked: Settings) -> list[protocols.Example]:
-    """The examples of a task that are asked."""
-    return protocols.examples(task, file.rows, asked.protocol, asked.max_examples)
+def request(prompt: protocols.Prompt) -> Request:
+    """What the engine is asked for a prompt."""
+    tokens = np.array(prompt.tokens, np.int32)
+    return Request(tokens[: prompt.start], tokens[prompt.start :])
 
 
-def blocks(tasks: list[Task], asking: dict[str, list]) -> Iterator[list[Task]]:
-    """Tasks in their order, together until they make `BLOCK` requests."""
-    block: list[Task] = []
-    for task in tasks:
-        block.append(task)
-        if sum(len(asking[one.label]) * max(one.choices, 1) for one in block) >= BLOCK:
+def blocks(examples: list[tuple[Task, protocols.Example]]) -> Iterator[list[tuple[Task, protocols.Example]]]:
+    """Examples in their order, as many at a time as make `BLOCK` requests."""
+    block, requests = [], 0
+    for task, example in examples:
+        block.append((task, example))
+        requests += max(task.choices, 1)
+        if requests >= BLOCK:
             yield block
-            block = []
+            block, requests = [], 0
     if block:
         yield block
