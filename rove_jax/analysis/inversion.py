@@ -39,7 +39,6 @@ def inverted_share(near: Float[np.ndarray, "*batch T"], far: Float[np.ndarray, "
 
     By sorting, O(T log T): no [T, S] array.
     """
-    near, far = np.broadcast_arrays(near, far) if near.shape == far.shape else (near, far)
     batch = near.shape[:-1]
     rows = zip(near.reshape(-1, near.shape[-1]), far.reshape(-1, far.shape[-1]))
     # Both sorted: looking sorted values up in order stays in the caches, and is several times as fast.
