@@ -172,7 +172,9 @@ def test_a_save_that_fails_in_one_process_is_tried_again_by_all(processes, comma
 
 def test_several_devices_to_a_process_of_a_cpu_are_warned_of(cfg, monkeypatch):
     def warned() -> bool:
-        return any("JAX_NUM_CPU_DEVICES=1" in line for line in setup.make(changed(cfg, mesh={"data": 1})).lines())
+        return any(
+            "JAX_NUM_CPU_DEVICES=1" in line for line in setup.make(changed(cfg, mesh={"data": 4, "tensor": 2})).lines()
+        )
 
     assert jax.local_device_count() > 1 and not warned()
     monkeypatch.setattr(jax, "process_count", lambda: 2)
