@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from rove_jax.data.draws import Draw
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import UsageError, require, require_choice
 from rove_jax.evaluation.engine import Score
 from rove_jax.evaluation.ruler import words
-from rove_jax.data.draws import Draw
 
 Variant = Literal["list", "numbered", "words", "words_end"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
