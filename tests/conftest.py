@@ -15,7 +15,8 @@ import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 # The shapes in the signatures of the numeric core are checked in the tests, and only here.
-install_import_hook(["rove_jax.rotary", "rove_jax.attention", "rove_jax.losses"], "beartype.beartype")
+CHECKED = ["rove_jax.rotary", "rove_jax.attention", "rove_jax.losses", "rove_jax.analysis"]
+install_import_hook(CHECKED, "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
