@@ -183,6 +183,7 @@ def test_what_cannot_be_is_refused(uniform):
     lm = Plain(uniform, max_length=8)
     with pytest.raises(UsageError, match="max_gen_toks = 8.*--max-gen-tokens"):
         lm.generate_until([request("We", {"max_gen_toks": 8})], disable_tqdm=True)
+    assert lm.prompt("We the people", 3) == ids("We the people")[-5:] and lm.counts["truncated"] == 1
     assert Plain(uniform, batch_size="auto").batch_size is None and Plain(uniform, batch_size="4").batch_size == 4
     for wrong in ({"batch_size": 0}, {"batch_size": "x"}, {"max_length": 1}, {"prefix": "bos"}, {"overlong": "x"}):
         with pytest.raises(UsageError, match=next(iter(wrong))):

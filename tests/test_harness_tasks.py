@@ -57,6 +57,32 @@ def test_all_kinds_of_tasks_score_as_forward_passes_say(lm, tmp_path):
     assert late[1:3] == [True, True], "perplexities; accuracies may come out the same"
 
 
+def test_pairs_and_windows_are_those_of_lm_eval(lm):
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+    from rove_jax.evaluation.harness.conformance import LONG
+    from rove_jax.evaluation.harness.pairs import windows
+
+    model = lm(prefix="none")
+    draw = np.random.RandomState(0)
+    apart = 0
+    for _ in range(300):
+        start, size, more = draw.randint(400), draw.randint(1, 60), draw.randint(1, 30)
+        context, continuation = LONG[start : start + size], LONG[start + size : start + size + more]
+        if not context.strip():
+            continue
+        found = model.pair(context, continuation)
+        apart += found.apart
+        if not found.apart:
+            assert (found.context, found.continuation) == TemplateLM._encode_pair(model, context, continuation)
+    assert apart > 0
+    for _ in range(100):
+        tokens, limit = list(range(draw.randint(0, 60))), draw.randint(1, 20)
+        wanted = [make_disjoint_window(one) for one in get_rolling_token_windows(tokens, -1, limit, 1)]
+        assert [one[:2] for one in windows(tokens, limit, eot=-1, prefix="document")] == wanted
+
+
 def choice_task(folder, name, rows, field, delimiter):
     from rove_jax.evaluation.harness import tasks
 
