@@ -1,6 +1,8 @@
 """Checkpoints that are damaged, and writes that fail: what is skipped, what is refused, what is tried again."""
 
 import contextlib
+import errno
+import itertools
 import json
 import logging
 import os
@@ -222,6 +224,23 @@ def test_a_run_goes_on_from_the_last_whole_step_and_says_so(cfg, tmp_path):
     assert saved_steps(tmp_path) == [2, 4]
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.check_arrays(4)
+
+
+def test_training_goes_on_between_two_tries_on_a_full_disk_and_not_for_ever(cfg, tmp_path, lines, monkeypatch):
+    tried = []
+
+    def full(self, step, state):
+        tried.append(step)
+        raise OSError(errno.ENOSPC, "no space at all")
+
+    monkeypatch.setattr(Checkpoints, "prepare", full)
+    every = {"steps": 10**6, "checkpoint_every": 1, "validation_every": 0, "log_every": 10**6}
+    with pytest.raises(
+        RunError, match="writing step [0-9]+ failed .*no space at all.*; no checkpoint was saved before"
+    ):
+        train(changed(cfg, training=every), tmp_path)
+    assert len(tried) == 4 and len(lines) == 3
+    assert all(later > before + 1 for before, later in itertools.pairwise(tried)), "no pause between them"
 
 
 def test_a_failed_write_is_made_good_by_a_later_step(cfg, tmp_path, lines, monkeypatch):
