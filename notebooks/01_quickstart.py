@@ -70,7 +70,7 @@ for style, name in enumerate(("tiny_rope", "tiny_rove")):
         there = [row for row in rows if row.get(field) is not None]
         steps, values = [row["step"] for row in there], [row[field] for row in there]
         picture.line(panel, name, steps, values, style, marked=panel == 1)
-picture.dress(0, "step", "nats per byte", yscale="log")
+picture.dress(0, "step", "nats per byte")
 picture.dress(1, "step", "nats per byte")
 show(picture, "training")
 

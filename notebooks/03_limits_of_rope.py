@@ -129,21 +129,26 @@ measured = {name: limits.measure_limits(run, asked) for name, run in models.item
 show(model_figures.by_length(list(measured.values()), list(measured)), "lengths")
 
 # %% [markdown]
-# Position inversion is near 1/2 for both: over such distances, real heads do not rank by nearness at all. And
-# scores fail in a RoVE model as they do in a RoPE model. Some heads do better than others:
+# Up to the training length, 128, near positions tend to score higher. Beyond it, inversion is 1/2: a coin toss, for
+# positions and for tokens, and nearly every position has an equal. The two models are alike in this, since their
+# scores are of one kind. Head by head, at the longest length:
 
 # %%
 show(model_figures.heads(measured["RoPE"]), "heads")
 
 # %% [markdown]
-# The last panel counts *effective* frequencies: a head has 32 pairs, but only so many carry weight, and theory
-# should be read with that number in place of 64. Now for one head in detail: its score over distance for two keys,
-# and how often their order flips.
+# So far out, no head is better than another. The last panel counts *effective* frequencies: a head has 32 pairs, but
+# only 4 to 9 carry weight here, and theory should be read with that number in place of 64. Now for one head in detail:
+# its score over distance for two keys, and how often their order flips.
 
 # %%
 text = limits.captured_text(models["RoPE"], limits.Asked(layers=(0,), heads=(0,), documents=2))
 view = model_figures.view(models["RoPE"].config.model, text, seed=0)
 show(model_figures.head_inversion(view, LENGTH // 4), "head_inversion")
+
+# %% [markdown]
+# No decay at all: this head's phases are not those of theory, which is the most orderly case. And equal scores lie
+# everywhere, near and far alike, as often as chance would have it:
 
 # %%
 show(model_figures.head_aliasing(view, LENGTH // 4), "head_aliasing")
@@ -166,8 +171,8 @@ rows = [[name.replace("_", " "), *(number(means[one][name][longest]) for one in 
 print(table([f"mean over heads at {longest}", *models], rows))
 
 # %% [markdown]
-# RoPE's heads see none of it. RoVE's heads see most of it; in context, where the two tokens are a small part of
-# what a head reads, rounding hides some. All of this is about single heads: a model has many, at several layers,
-# and can combine what they say.
+# RoPE's heads see none of it: by construction, and now by measurement. RoVE's heads see every swap of two tokens
+# alone, and about nine of ten in the text around them, where the two are a small part of what a head reads and rounding
+# hides some. All of this is about single heads: a model has many, at several layers, and can combine what they say.
 #
 # Next: [long contexts](04_long_context.ipynb).
