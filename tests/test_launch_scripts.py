@@ -279,11 +279,8 @@ def documented() -> list[list[str]]:
 @pytest.mark.parametrize("words", documented(), ids=shlex.join)
 def test_a_documented_command_is_understood(cluster: Cluster, words: list[str]) -> None:
     """By the script, and what comes after -- by the trainer."""
-    if words[:3] == ["python", "-m", "train"]:
-        understood_by_the_trainer(words[3:])
-        return
-    if words[0] == "rove-prepare":
-        prepare.parser().parse_args(words[1:])
+    if words[0] in ("python", "rove-prepare"):
+        understood_by_the_trainer(words[3:]) if words[0] == "python" else prepare.parser().parse_args(words[1:])
         return
     while "=" in words[0]:  # a variable for the command
         words = words[1:]
