@@ -10,7 +10,6 @@ import pytest
 
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.core import files, report, scoring
-from rove_jax.evaluation.core.journal import Journal
 from rove_jax.evaluation.core.protocols import Example, Prompt
 from rove_jax.evaluation.core.tasks import TASKS
 from rove_jax.evaluation.engine import Score
@@ -142,28 +141,6 @@ def test_the_table_is_that_of_the_manifest(test_data):
             task.v2,
         )
         assert one.get("rows", task.rows) == task.rows and one.get("sha256") == task.sha256
-
-
-def test_a_journal_goes_on_after_its_last_finished_task(tmp_path):
-    path, of = tmp_path / "records.jsonl", {"protocol": "nanochat", "files": {"a": "1"}, "tasks": ("x", "y")}
-    journal = Journal(path, of)
-    journal.append("x", [{"row": 1}, {"row": 2}])
-    whole = path.read_bytes()
-    journal.append("y", [{"row": 3}])
-    everything = path.read_bytes()
-    for size in range(len(whole), len(everything)):  # killed at any byte
-        path.write_bytes(everything[:size])
-        assert Journal(path, of).tasks == {"x": [{"row": 1}, {"row": 2}]}
-        assert path.read_bytes() == whole
-    path.write_bytes(everything)
-    assert list(Journal(path, of).tasks) == ["x", "y"] and path.read_bytes() == everything
-    path.write_bytes(everything[:9])
-    assert Journal(path, of).tasks == {}
-    with pytest.raises(UsageError, match="protocol = 'nanochat', not 'foundry'"):
-        Journal(path, {**of, "protocol": "foundry"})
-    path.write_text('{"x": 1}\n')
-    with pytest.raises(UsageError, match="no file of records"):
-        Journal(path, of)
 
 
 def test_the_notes_name_all_that_is_not_the_published_measurement():

@@ -104,10 +104,11 @@ def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(
     for kinds in found.values():
         kinds["perplexity"].document["provenance"]["tokenizer"] = "gpt2"
     tables = {table.title.split(" (")[0]: table for table in suite.make(found)}
-    by_name = {row[0].text: dict(zip(tables["Core and perplexity"].header, row)) for row in tables["Core and perplexity"].rows}
+    table = tables["Core and perplexity"]
+    by_name = {row[0].text: dict(zip(table.header, row)) for row in table.rows}
     assert by_name["paper, 354M RoVE, YaRN"]["PPL 16384"].text == "124.82"
     assert by_name["paper, 354M RoVE"]["Core"].text == "0.1856" and by_name["paper, 124M RoPE"]["PPL 2048"].text == "-"
-    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in tables["Core and perplexity"].note
+    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in table.note
     ruler = {row[0].text: dict(zip(tables["RULER"].header, row)) for row in tables["RULER"].rows}
     assert ruler["mean NIAH"]["4096 paper, 354M RoVE, YaRN"].text == "3.63"
     assert ruler["niah_single_1"]["4096 paper, 354M RoVE, YaRN"].text == ""

@@ -11,12 +11,10 @@ from reference import ruler as oracle
 
 from rove_jax import config
 from rove_jax.data import tokenizers
-from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation.engine import Engine, Score
 from rove_jax.evaluation.ruler import fit, material, score, tasks
 from rove_jax.evaluation.ruler.fit import Sample
 from rove_jax.evaluation.ruler.item import Item
-from rove_jax.evaluation.ruler.journal import Journal
 from rove_jax.models import functional
 
 BYTES = tokenizers.ByteTokenizer()
@@ -155,23 +153,3 @@ def test_string_match_is_rulers():
     assert score.matched("cd", item, "QA") == 1 and score.matched("c d", item, "QA") == 0 == score.matched(
         "", item, "VT"
     )
-
-
-def test_a_journal_goes_on_where_it_stopped(tmp_path):
-    path = tmp_path / "new" / "records.jsonl"
-    with Journal(path, {"a": 1}) as journal:
-        journal.add([{"index": 0}, {"index": 1}])
-    whole = path.read_text()
-    path.write_text(whole[:-5])  # the last line was not written to its end
-    with Journal(path, {"a": 1}) as journal:
-        assert journal.records == [{"index": 0}]
-        journal.add([{"index": 1}])
-    assert path.read_text() == whole
-    with pytest.raises(UsageError, match=r"records.jsonl: its records were made with a = 1, not 2; .*remove it"):
-        Journal(path, {"a": 2})
-    assert path.read_text() == whole
-    for damaged in (whole.replace('"index": 0', '"ind'), "[]\n", "\n", "what\n"):
-        path.write_text(damaged)
-        with pytest.raises(RunError, match="records.jsonl.*remove it"):
-            Journal(path, {"a": 1})
-        assert path.read_text() == damaged

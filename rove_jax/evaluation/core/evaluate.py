@@ -1,5 +1,7 @@
 """CORE of a run: what is asked, in which order it is scored, and the result document."""
 
+import contextlib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,14 +18,14 @@ from rove_jax.errors import RunError, UsageError, nearest, require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.core import protocols, scoring
 from rove_jax.evaluation.core.files import Files, TaskFile
-from rove_jax.evaluation.core.journal import Journal
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Engine, Request
+from rove_jax.evaluation.journal import Journal
 from rove_jax.evaluation.overlong import Overlong, score
 from rove_jax.evaluation.runs import Run
 
 BLOCK = 2_000
-"""Requests that are scored together: enough for tasks to share rows, few enough to hold. Records are kept by task."""
+"""Requests scored together, whose records are then kept: enough for tasks to share rows, few enough to hold."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,24 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         "training_length": run.config.data.context_length,
         "files": files,
     }
-    journal = Journal(records, identity) if is_writer() else None
-    done = np.array([journal is not None and task.label in journal.tasks for task in tasks])
-    if jax.process_count() > 1:
-        done = np.asarray(broadcast_one_to_all(done))
-    left = [task for task, there in zip(tasks, done) if task.label in present and not there]
-    score_tasks(run, left, present, asked, journal)
+    every = [
+        (task, example)
+        for task in tasks
+        if task.label in present
+        for example in protocols.examples(task, present[task.label].rows, asked.protocol, asked.max_examples)
+    ]
+    with Journal(records, identity) if is_writer() else contextlib.nullcontext() as journal:
+        done = {(one["task"], one["row"]) for one in journal.records} if journal else set()
+        there = np.array([(task.label, example.row) in done for task, example in every])
+        if jax.process_count() > 1:
+            there = np.asarray(broadcast_one_to_all(there))
+        score_examples(run, [one for one, known in zip(every, there) if not known], present, asked, journal)
     if journal is None:
         return None
-    trained = run.config.data.context_length
-    found = [scoring.task_result(task, journal.tasks[task.label], trained) for task in tasks if task.label in present]
+    trained, by_task = run.config.data.context_length, defaultdict(list)
+    for one in journal.records:
+        by_task[one["task"]].append(one)
+    found = [scoring.task_result(task, by_task[task.label], trained) for task in tasks if task.label in present]
     for one in found:
         one["file"] = {"sha256": present[one["task"]].sha256, "unlike": present[one["task"]].unlike}
     both = {name: scoring.aggregate(found, name) for name in ("v1", "v2")}
@@ -95,21 +105,20 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
     return results.document("core", {**run.provenance, "files": files}, settings, [result])
 
 
-def score_tasks(
-    run: Run, tasks: list[Task], files: dict[str, TaskFile], asked: Settings, journal: Journal | None
+def score_examples(
+    run: Run,
+    examples: list[tuple[Task, protocols.Example]],
+    files: dict[str, TaskFile],
+    asked: Settings,
+    journal: Journal | None,
 ) -> None:
-    """Score tasks and add their records to the journal, if there is one, each when it is done."""
+    """Score examples and add their records to the journal, if there is one, block by block."""
     mesh = sharding.make_mesh(config.Mesh(data=-1))  # of all processes
     params = Engine(run.config.model, run.params, mesh=mesh).params  # placed once for all blocks
-    asking = {
-        task.label: protocols.examples(task, files[task.label].rows, asked.protocol, asked.max_examples)
-        for task in tasks
-    }
-    made: dict[str, list[dict[str, Any]]] = {task.label: [] for task in tasks}
-    total = sum(len(asking[task.label]) * max(task.choices, 1) for task in tasks)
+    total = sum(max(task.choices, 1) for task, _ in examples)
     hidden = None if is_writer() else True  # None: shown on a terminal alone
     with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=hidden, leave=False) as bar:
-        for block in blocks([(task, example) for task in tasks for example in asking[task.label]]):
+        for block in blocks(examples):
             prompted = [
                 protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer)
                 for task, example in block
@@ -123,16 +132,16 @@ def score_tasks(
                 advance=bar.update,
                 mesh=mesh,
             )
-            at = 0
+            at, made = 0, []
             for (task, example), prompts in zip(block, prompted):
                 part = slice(at, at + len(prompts))
                 at += len(prompts)
                 if not all(np.isfinite(one.nlls).all() for one in scores[part]):
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
-                made[task.label].append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
-                if journal is not None and len(made[task.label]) == len(asking[task.label]):
-                    journal.append(task.label, made[task.label])
+                made.append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
+            if journal is not None:
+                journal.add(made)
 
 
 def request(prompt: protocols.Prompt) -> Request:

@@ -13,11 +13,11 @@ from rove_jax.errors import require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.engine import Engine
 from rove_jax.evaluation.generate import Sampling, generate
+from rove_jax.evaluation.journal import Journal
 from rove_jax.evaluation.protocol import scaled
 from rove_jax.evaluation.ruler import cache, material, score
 from rove_jax.evaluation.ruler.fit import Plan, Reserve, Sample, plan
 from rove_jax.evaluation.ruler.item import Material
-from rove_jax.evaluation.ruler.journal import Journal
 from rove_jax.evaluation.ruler.questions import Documents
 from rove_jax.evaluation.ruler.tasks import ALL, NAMES
 from rove_jax.evaluation.runs import Run

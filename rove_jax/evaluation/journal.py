@@ -1,6 +1,7 @@
-"""Records of samples, a line each, written as they come, so that a run that was stopped goes on."""
+"""Records beside a result file, a line each, written as they come, so that an evaluation that was stopped goes on."""
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ class Journal:
         """
         self.path, of = path, json.loads(json.dumps(of))
         try:
-            head, *lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else [""]
+            text = path.read_text("utf-8") if path.exists() else ""
+            head, *lines = text.splitlines(keepends=True) or [""]
             found = json.loads(head)["of"] if head.endswith("\n") else of
             self.records = [json.loads(line) for line in lines if line.endswith("\n")]
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -45,6 +47,7 @@ class Journal:
         try:
             self.file.write("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
             self.file.flush()
+            os.fsync(self.file.fileno())
         except OSError as error:
             raise RunError(f"{self.path}: {error.strerror}") from error
         self.records += records
