@@ -16,7 +16,7 @@ def commands(text: str) -> list[list[str]]:
     """The words of each command in the ```bash blocks of a Markdown text, comments left out."""
     found = []
     for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             while "&&" in words:
                 found.append(words[: words.index("&&")])
