@@ -149,6 +149,7 @@ def test_from_version_0_5_on_rolling_results_are_pairs(uniform, monkeypatch):
     assert found[1] is False
 
 
+@pytest.mark.slow
 def test_long_requests_are_read_whole_or_scaled_if_asked():
     long = [request("We the people. " * 10, " is"), request("We", " is")]
     cut, whole, scaled, wide = (
@@ -165,6 +166,7 @@ def test_long_requests_are_read_whole_or_scaled_if_asked():
     assert rolled[0] == pytest.approx(rolled[1], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_drawn_texts_depend_on_the_prompt_and_how_often_it_came():
     lm = Plain(run(), batch_size=4)
     drawn = {"max_gen_toks": 6, "temperature": 1.5, "until": []}

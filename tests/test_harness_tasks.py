@@ -15,6 +15,7 @@ from rove_jax.evaluation.core import protocols
 from rove_jax.evaluation.core import tasks as core_tasks
 from rove_jax.evaluation.core.files import Files
 from rove_jax.evaluation.engine import Engine, Request
+from rove_jax.evaluation.harness.conformance import request
 
 pytest.importorskip("lm_eval", reason="lm_eval is not installed: pip install lm-eval")
 pytestmark = pytest.mark.slow
@@ -83,6 +84,22 @@ def test_pairs_and_windows_are_those_of_lm_eval(lm):
         assert [one[:2] for one in windows(tokens, limit, eot=-1, prefix="document")] == wanted
 
 
+def test_results_are_found_again_in_lm_evals_cache(lm, monkeypatch, tmp_path):
+    from lm_eval.api.model import CachingLM
+
+    model = lm(max_length=64)
+    cached = CachingLM(model, str(tmp_path / "cache.db"))
+    asked = [request("We the", " people"), request("", "Congress"), request("We the", " union")]
+    found = cached.loglikelihood(asked), cached.loglikelihood_rolling([request("", "We the people")])
+    monkeypatch.setattr(model, "likelihoods", lambda *given: pytest.fail("scored again"))
+    assert (
+        cached.loglikelihood(asked[::-1])[::-1],
+        cached.loglikelihood_rolling([request("", "We the people")]),
+    ) == found
+    with pytest.raises(pytest.fail.Exception):
+        cached.loglikelihood([request("We", " people")])
+
+
 def choice_task(folder, name, rows, field, delimiter):
     from rove_jax.evaluation.harness import tasks
 
@@ -99,7 +116,7 @@ def choice_task(folder, name, rows, field, delimiter):
     )
 
 
-def core_sums(rows, task, one, lm):
+def core_sums(rows, task, one):
     """What CORE's own prompts of each choice cost from its first token on, given the query: the engine alone."""
     engine, sums = Engine(one.config.model, one.params), []
     for row in rows:
@@ -113,7 +130,7 @@ def core_sums(rows, task, one, lm):
 
 
 @pytest.fixture
-def copa(request):
+def copa(request: pytest.FixtureRequest):
     """The task and its rows: made up, or the real ones."""
     task = next(task for task in core_tasks.TASKS if task.label == "copa")
     if request.param == "made up":
@@ -132,7 +149,7 @@ def test_choices_cost_what_core_finds_them_to(copa, lm, tmp_path):
     model = lm(max_length=256)
     found = evaluate(model, ["rove_copa"], include=tmp_path, defaults=False)
     sums = [answer[0] for sample in found["samples"]["rove_copa"] for answer in flat(sample["filtered_resps"])]
-    wanted = core_sums(rows, task, model.run, lm)
+    wanted = core_sums(rows, task, model.run)
     np.testing.assert_allclose(sums, wanted, atol=1e-3)
     assert np.ptp(wanted) > 1, "the weights tell choices apart"
     right, at = 0, 0

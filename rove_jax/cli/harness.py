@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prefix",
-        choices=["document", "window", "none"],
+        choices=["trained", "document", "window", "none"],
+        default="trained",
         help="end-of-text before each context and document, before every window, or where nothing else is "
         "(default: as in training)",
     )

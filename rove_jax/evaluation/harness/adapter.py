@@ -5,7 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
@@ -51,7 +51,7 @@ class Adapter:
         step: runs.Step = "last",
         overlong: Overlong = "truncate",
         max_length: int | None = None,
-        prefix: Prefix | None = None,
+        prefix: Prefix | Literal["trained"] | None = "trained",
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -62,15 +62,18 @@ class Adapter:
             overlong: what happens to requests of more than `max_length` tokens; extrapolate and yarn read them whole.
             max_length: tokens that are read at once, and of windows of rolling requests. None: the training length
                 (without a limit on requests if they are to be read whole).
-            prefix: end-of-text before each context and document, also before every window, or nowhere. None: as in
-                training. An empty context, and the first token of a document, always have it before them.
+            prefix: end-of-text before each context and document, also before every window, or nowhere (none, or None,
+                which lm_eval makes of the text); trained: as in training. An empty context, and the first token of a
+                document, always have it before them.
             batch_size: rows at once; "auto" or None: chosen.
             max_batch_size: not needed.
             device: not needed: all there are.
         """
         super().__init__()
         require_choice("overlong", overlong, Overlong)
-        require_choice("prefix", "document" if prefix is None else prefix, Prefix)
+        prefix = prefix or "none"
+        if prefix != "trained":
+            require_choice("prefix", prefix, Prefix)
         require(max_length is None or 2 <= max_length <= LONGEST, "max_length", max_length, "must lie in [2, 2^20]")
         run = workdir if isinstance(workdir, runs.Run) else runs.open_run(Path(workdir), step=step)
         trained = run.config.data.context_length
@@ -78,7 +81,8 @@ class Adapter:
         self.window = max_length or trained
         self.max_length = max_length or (trained if overlong == "truncate" else LONGEST)
         # Where documents were trained apart, none of them has ever followed an end-of-text token.
-        self.prefix: Prefix = prefix or ("none" if run.config.data.segments else "document")
+        trained_with: Prefix = "none" if run.config.data.segments else "document"
+        self.prefix: Prefix = trained_with if prefix == "trained" else prefix
         self.batch_size = rows_at_once(batch_size)
         self.engine = Engine(run.config.model, run.params, batch_size=self.batch_size)
         self.counts: Counter[str] = Counter()

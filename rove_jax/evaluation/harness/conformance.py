@@ -127,9 +127,9 @@ def empty(make: Make) -> str:
 
 def end_of_text(make: Make) -> str:
     """End-of-text stands before a text once where it did in training, and nowhere else."""
-    for prefix in (None, "document", "window", "none"):
+    for prefix in ("trained", "document", "window", "none"):
         lm = make(max_length=LIMIT, prefix=prefix)
-        if prefix is None and (lm.prefix == "none") != lm.run.config.data.segments:
+        if prefix == "trained" and (lm.prefix == "none") != lm.run.config.data.segments:
             return f"prefix is {lm.prefix} by itself, which is not as in training"
         tokens = lm.tok_encode("The union is")
         [found] = score(lm, [("The union", " is")])
