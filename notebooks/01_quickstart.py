@@ -99,7 +99,7 @@ for style, (name, document) in enumerate((("RoPE", twin["perplexity"]), ("RoVE",
         values = [row["perplexity"] for row in document["results"] if row["scaling"] == rule]
         label = name if rule == "none" else f"{name} with YaRN"
         picture.line(0, label, lengths, values, style, marked=True, linestyle=dashes)
-picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log", yscale="log")
+picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log")
 picture.axes[0].set_xticks(lengths, [str(length) for length in lengths])
 picture.axes[0].minorticks_off()
 show(picture, "quickstart")

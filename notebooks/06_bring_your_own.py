@@ -157,8 +157,7 @@ print(f"as trained {nats(rope):.4f}, dial at 0 {read[0]:.4f}, dial at 1 {read[-1
 # %%
 picture = Picture(["a RoPE checkpoint, values turned by alpha"], size=(5.5, 3.3))
 picture.line(0, "no training", settings, read, marked=True)
-picture.axes[0].axhline(np.log(256), color="0.45", linewidth=1, zorder=0)
-picture.dress(0, "alpha of the values", "nats per byte; grey: guessing", ylim=(0, None))
+picture.dress(0, "alpha of the values", "nats per byte")
 show(picture, "dial")
 
 # %% [markdown]
@@ -202,7 +201,7 @@ picture = Picture(["after a short retraining"], size=(5.5, 3.5))
 for style, (way, run) in enumerate(ends.items()):
     found = runs.measure_perplexity(run, dataclasses.replace(protocol, lengths=reached))["results"]
     picture.line(0, way, reached, [record["perplexity"] for record in found], style, marked=True)
-picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log", yscale="log")
+picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log")
 picture.axes[0].set_xticks(reached, [str(length) for length in reached])
 picture.axes[0].minorticks_off()
 show(picture, "retrained")
