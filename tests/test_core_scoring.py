@@ -113,10 +113,38 @@ def test_what_is_no_task_file_is_refused_in_one_line(tmp_path):
         (json.dumps({**good, "gold": 2}), "gold = 2: there are 2 choices"),
         (json.dumps({**good, "choices": ["a", ""]}), "an empty choice"),
         (json.dumps({"query": "?", "gold": 0}), "field 'choices' is missing"),
+        (json.dumps({**good, "gold": True}), "field 'gold' is missing or no int"),
+        (json.dumps({**good, "category": [1]}), "field 'category' is no str"),
     ):
         path.write_text(f"{json.dumps(good)}\n\n{bad}\n")
         with pytest.raises(UsageError, match=f"openbook_qa.jsonl, line 3: {words}"):
             files.Files(tmp_path).load(task)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content, directory: content[: directory - 1] + content[directory:],  # no longer where the end says
+        lambda content, directory: content.replace(content[60:100], bytes(40)),  # what was packed
+        lambda content, directory: with_field(content, directory, 6, 8, 1),  # a password
+        lambda content, directory: with_field(content, directory, 8, 10, 97),  # an unknown compression
+    ],
+)
+def test_a_damaged_zip_is_refused_in_one_line(tmp_path, damage):
+    task = BY_LABEL["copa"]
+    with zipfile.ZipFile(tmp_path / "bundle.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(task.file, "".join(f"{number} " for number in range(400)))
+    content = (tmp_path / "bundle.zip").read_bytes()
+    (tmp_path / "bundle.zip").write_bytes(damage(content, content.find(b"PK\x01\x02")))
+    with pytest.raises(UsageError, match="fetch it again"):
+        files.Files(tmp_path / "bundle.zip").load(task)
+
+
+def with_field(content: bytes, directory: int, local: int, central: int, value: int) -> bytes:
+    """A zip of one file with a byte of its two headers set."""
+    changed = bytearray(content)
+    changed[local] = changed[directory + central] = value
+    return bytes(changed)
 
 
 def test_a_file_of_the_right_length_with_other_rows_is_named(test_data, tmp_path):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from rove_jax.evaluation.core.tasks import Task
 
 FOLDERS = ("", "eval_data", "eval_bundle/eval_data", "local_data", "eval/local_data", "scripts/eval/local_data")
 """Where the folders of the tasks may lie: by themselves, in nanochat's bundle, in llm-foundry."""
+
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+"""What `zipfile` raises for a damaged zip; RuntimeError for a password or a compression that it does not know."""
 
 FIELDS = {
     "choice": {"query": str, "choices": list, "gold": int},
@@ -40,7 +44,10 @@ class Files:
         if source.is_file():
             if not zipfile.is_zipfile(source):
                 raise UsageError(f"--data = {str(source)!r}: is a file but no zip; give the bundle's zip or its folder")
-            self.archive = zipfile.ZipFile(source)
+            try:
+                self.archive = zipfile.ZipFile(source)
+            except UNREADABLE as error:
+                raise UsageError(f"--data = {str(source)!r}: cannot be read ({error}); fetch it again") from error
         elif not source.is_dir():
             raise UsageError(f"--data = {str(source)!r}: no such folder or zip; give nanochat's or llm-foundry's data")
 
@@ -50,12 +57,15 @@ class Files:
             names = [name for name in self.archive.namelist() if f"/{name}".endswith(f"/{file}")]
             try:
                 return self.archive.read(min(names, key=len)) if names else None
-            except zipfile.BadZipFile as error:
-                raise UsageError(f"{self.source}: {error}; fetch it again") from error
+            except UNREADABLE as error:
+                raise UsageError(f"{self.source}: {error}; fetch it again, or give its folder") from error
         for folder in FOLDERS:
             path = self.source / folder / file
-            if path.is_file():
-                return path.read_bytes()
+            try:
+                if path.is_file():
+                    return path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
         return None
 
     def load(self, task: Task) -> TaskFile | None:
@@ -91,8 +101,10 @@ def complaint(row: Any, task: Task) -> str:
     if not isinstance(row, dict):
         return "is no object"
     for name, kind in FIELDS[task.kind].items():
-        if not isinstance(row.get(name), kind):
+        if type(row.get(name)) is not kind:  # true is no int here
             return f"field {name!r} is missing or no {kind.__name__}"
+    if not isinstance(row.get("category", ""), str):
+        return "field 'category' is no str"
     choices = row.get("choices", row.get("context_options"))
     if choices is not None and not all(isinstance(choice, str) and choice for choice in choices):
         return "an empty choice, or one that is no text"
