@@ -168,7 +168,7 @@ show(circuit_figures.formation(steps=4 if TINY else 500, seeds=1, every=4 if TIN
 
 # %% [markdown]
 # When this was run last, the loss of RoVE fell after 250 steps and that of RoPE after 400, each together with its
-# induction head, and the head that looks one back was sharper in RoVE. One seed is an anecdote: `python -m eval figure
-# induction --out figures` draws two, and `--training-steps` makes it longer.
+# induction head, and the head that looks one back was sharper in RoVE. One seed is an anecdote: `python -m eval
+# figure induction --out figures` draws two, and `--training-steps` makes it longer.
 #
 # Next: [what RoPE's scores cannot tell apart](03_limits_of_rope.ipynb).

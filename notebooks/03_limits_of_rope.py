@@ -137,9 +137,9 @@ show(model_figures.by_length(list(measured.values()), list(measured)), "lengths"
 show(model_figures.heads(measured["RoPE"]), "heads")
 
 # %% [markdown]
-# So far out, no head is better than another. The last panel counts *effective* frequencies: a head has 32 pairs, but
-# only 4 to 9 carry weight here, and theory should be read with that number in place of 64. Now for one head in detail:
-# its score over distance for two keys, and how often their order flips.
+# So far out, no head is better than another. The last panel counts *effective* frequencies: a head has 32 pairs,
+# but only 4 to 9 carry weight here, and theory should be read with that number in place of 64. Now for one head in
+# detail: its score over distance for two keys, and how often their order flips.
 
 # %%
 text = limits.captured_text(models["RoPE"], limits.Asked(layers=(0,), heads=(0,), documents=2))
@@ -172,7 +172,8 @@ print(table([f"mean over heads at {longest}", *models], rows))
 
 # %% [markdown]
 # RoPE's heads see none of it: by construction, and now by measurement. RoVE's heads see every swap of two tokens
-# alone, and about nine of ten in the text around them, where the two are a small part of what a head reads and rounding
-# hides some. All of this is about single heads: a model has many, at several layers, and can combine what they say.
+# alone, and about nine of ten in the text around them, where the two are a small part of what a head reads and
+# rounding hides some. All of this is about single heads: a model has many, at several layers, and can combine what
+# they say.
 #
 # Next: [long contexts](04_long_context.ipynb).

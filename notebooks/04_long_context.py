@@ -89,9 +89,9 @@ for document in documents:
     print(perplexity_caption(document), perplexity_table(document), sep="\n\n", end="\n\n")
 
 # %% [markdown]
-# Three things to see. Within the training length nothing is scaled, so a model's two curves meet at the left. Beyond it
-# both models lose, RoPE more than RoVE. And YaRN helps both, RoPE more: it had more to win back. The right panel has
-# the ratio with a 95% interval over documents, which says nothing about other seeds.
+# Three things to see. Within the training length nothing is scaled, so a model's two curves meet at the left.
+# Beyond it both models lose, RoPE more than RoVE. And YaRN helps both, RoPE more: it had more to win back. The
+# right panel has the ratio with a 95% interval over documents, which says nothing about other seeds.
 #
 # ## Where in the window is it lost?
 #
@@ -141,17 +141,17 @@ for label, document in ruler.items():
 #
 # ## What heads hand on
 #
-# Energy of a head's output over that of the values it read, by pair. Attention spreads out as texts get longer, and an
-# average of many values is small. In RoVE there could be a second effect, from notebook 2: the fast pairs of a diffuse
-# head cancel. The right panel is what that alone would do to one constant value.
+# Energy of a head's output over that of the values it read, by pair. Attention spreads out as texts get longer, and
+# an average of many values is small. In RoVE there could be a second effect, from notebook 2: the fast pairs of a
+# diffuse head cancel. The right panel is what that alone would do to one constant value.
 
 # %%
 reached = [trained // 2, trained] if TINY else [trained // 2, trained, 2 * trained, 4 * trained, 8 * trained]
 show(circuit_figures.energy(models, ["RoPE", "RoVE"], reached), "energy")
 
 # %% [markdown]
-# Outputs do shrink with length, in both models. But in RoVE it is the *fastest* pair that keeps most of its energy, the
-# opposite of the right panel: where attention is sharp and near there is nothing to cancel, and it seems that this is
-# where the model has learnt to use that pair. Theory says what a head can do; a model says what it does.
+# Outputs do shrink with length, in both models. But in RoVE it is the *fastest* pair that keeps most of its energy,
+# the opposite of the right panel: where attention is sharp and near there is nothing to cancel, and it seems that
+# this is where the model has learnt to use that pair. Theory says what a head can do; a model says what it does.
 #
 # Next: [bigger machines](05_tpu_and_gpu.ipynb), or [RoVE in a model of your own](06_bring_your_own.ipynb).
