@@ -1,12 +1,15 @@
 """Heads of models: what is captured, the failure rates of each, and layers as matrices; against float64 NumPy."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 from reference import attention as attention_oracle
 from reference import limits as oracle
 
-from rove_jax.analysis import capture, failures, mixer
+from rove_jax.analysis import capture, circuit_figures, failures, limits, mixer
 from rove_jax.config import Model, Rotary
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
@@ -56,6 +59,8 @@ def test_what_is_captured_is_what_the_layer_projects(params):
     assert (part.layers, part.heads) == ((1,), (3, 0))
     with pytest.raises(UsageError, match="heads = 4: the model has 0 to 3"):
         capture.capture_qkv(SMALL, params, TOKENS, heads=[4])
+    with pytest.raises(UsageError, match="layers = .*: must differ from each other"):
+        capture.capture_qkv(SMALL, params, TOKENS, layers=[1, 1])
 
 
 def test_weights_and_the_layer_as_a_matrix(params):
@@ -132,6 +137,8 @@ def test_failure_rates_are_those_of_all_pairs(params):
         assert max(first, second) < query < 12 and TOKENS[row, first] != TOKENS[row, second]
     with pytest.raises(UsageError, match="repeat one token"):
         failures.draw(np.zeros((1, 9), np.int32), 1, 0)
+    with pytest.raises(UsageError, match="seed = -1"):
+        failures.draw(TOKENS, 1, -1)
     for record in records[4:]:
         at = record["layer"], (0, 2).index(record["head"])
         expected = rates_by_hand(found, drawn, at, 300)
@@ -162,6 +169,15 @@ def test_the_output_of_rope_never_shows_a_swap_and_that_of_rove_does(params):
         ]
     assert unseen["rope"] == [1.0, 1.0, 0.0]
     assert unseen["rove"][0] < 0.2 and unseen["rove"][1] < 0.5 and unseen["rove"][2] > 0.01
+
+
+def test_lengths_given_twice_and_layers_that_are_not_there_are_refused():
+    with pytest.raises(UsageError, match="--lengths = .*: must differ from each other"):
+        limits.Asked(lengths=(64, 64))
+    run: Any = SimpleNamespace(config=SimpleNamespace(model=SMALL))
+    for layer in (-1, SMALL.layers - 1):
+        with pytest.raises(UsageError, match=f"--layer = {layer}: the model has"):
+            circuit_figures.compositions([run], ["run"], layer)
 
 
 @pytest.mark.parametrize("variant", ["nope", "vo", "absolute_q"])

@@ -43,6 +43,7 @@ def capture_qkv(
     picked = tuple(range(cfg.query_heads) if heads is None else heads)
     for name, indices, count in (("layers", chosen, cfg.layers), ("heads", picked, cfg.query_heads)):
         require(bool(indices), name, indices, "must name at least one")
+        require(len(set(indices)) == len(indices), name, indices, "must differ from each other")
         for index in indices:
             require(0 <= index < count, name, index, f"the model has 0 to {count - 1}")
     model = compute_config(cfg, params, batch=tokens_bt.shape[0], length=tokens_bt.shape[1])

@@ -108,7 +108,10 @@ def compositions(runs: Sequence[Run], labels: Sequence[str], layer: int = 0) -> 
     for place, run in enumerate(runs):
         cfg = run.config.model
         require(
-            layer + 1 < cfg.layers, "--layer", layer, f"the model has layers 0 to {cfg.layers - 1}, and two compose"
+            0 <= layer < cfg.layers - 1,
+            "--layer",
+            layer,
+            f"the model has layers 0 to {cfg.layers - 1}, and two compose",
         )
         found = circuits.composition(cfg, run.params, layer, layer + 1)
         for column, matrix in enumerate(found):

@@ -40,6 +40,7 @@ def draw(tokens_bt: Integer[np.ndarray, "B T"], count: int, seed: int) -> Draws:
     """
     rows, length = tokens_bt.shape
     require(length >= 4, "tokens.shape", tokens_bt.shape, "too few tokens to draw a query and two earlier keys from")
+    require(seed >= 0, "seed", seed, "must be at least 0")
     chance, found = np.random.default_rng(seed), []
     for _ in range(100 * count):
         row, query = chance.integers(rows), chance.integers(max(length // 2, 2), length)

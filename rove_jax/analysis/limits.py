@@ -41,6 +41,7 @@ class Asked:
     def __post_init__(self) -> None:
         for length in self.lengths:
             require(4 <= length <= LONGEST, "--lengths", length, f"must lie between 4 and {LONGEST}")
+        require(len(set(self.lengths)) == len(self.lengths), "--lengths", self.lengths, "must differ from each other")
         require(self.draws >= 1, "--draws", self.draws, "must be at least 1")
         require(self.documents >= 1, "--documents", self.documents, "must be at least 1")
         dtype_name(self.dtype)
