@@ -1,7 +1,6 @@
 """Heads of models: what is captured, the failure rates of each, and layers as matrices; against float64 NumPy."""
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,9 +9,12 @@ from reference import attention as attention_oracle
 from reference import limits as oracle
 
 from rove_jax.analysis import capture, circuit_figures, failures, limits, mixer
-from rove_jax.config import Model, Rotary
+from rove_jax.config import Config, Model, Rotary
+from rove_jax.data import tokenizers
 from rove_jax.errors import UsageError
+from rove_jax.evaluation import runs
 from rove_jax.models import functional
+from rove_jax.training.run_folder import Origin
 
 SMALL = Model(
     variant="rove", layers=2, width=16, query_heads=4, kv_heads=2, head_dim=6, mlp_width=8, vocab=32, vocab_multiple=32,
@@ -174,7 +176,14 @@ def test_the_output_of_rope_never_shows_a_swap_and_that_of_rove_does(params):
 def test_lengths_given_twice_and_layers_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="--lengths = .*: must differ from each other"):
         limits.Asked(lengths=(64, 64))
-    run: Any = SimpleNamespace(config=SimpleNamespace(model=SMALL))
+    run = runs.Run(
+        Path("run"),
+        Config(model=Model(**{**vars(SMALL), "vocab": 257})),
+        {},
+        1,
+        tokenizers.ByteTokenizer(),
+        Origin("data", "bytes"),
+    )
     for layer in (-1, SMALL.layers - 1):
         with pytest.raises(UsageError, match=f"--layer = {layer}: the model has"):
             circuit_figures.compositions([run], ["run"], layer)

@@ -1,14 +1,26 @@
 """Result files: whole or absent, read back as written, and found again only for the same checkpoint and settings."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rove_jax import zoo
+from rove_jax.config import Config
+from rove_jax.data import tokenizers
 from rove_jax.errors import UsageError
-from rove_jax.evaluation import results
+from rove_jax.evaluation import results, runs
 from rove_jax.evaluation.tables import number, table
 
-PROVENANCE = {"step": 7, "config_hash": "c", "data_fingerprint": "d", "tokenizer_identity": "t", "run": "r"}
+PROVENANCE = {
+    "step": 7,
+    "config_hash": "c",
+    "weights": "w",
+    "data_fingerprint": "d",
+    "tokenizer_identity": "t",
+    "run": "r",
+}
 SETTINGS = {"lengths": (16, 32), "mode": "first_n"}
 
 
@@ -45,6 +57,18 @@ def test_results_are_found_for_the_same_checkpoint_and_settings_only(tmp_path):
     assert results.find(tmp_path, "perplexity", PROVENANCE, {**SETTINGS, "lengths": (16,)}) is None
     for name in results.SAME:
         assert results.find(tmp_path, "perplexity", {**PROVENANCE, name: "other"}, SETTINGS) is None
+
+
+def test_a_run_trained_again_with_the_same_config_is_another(monkeypatch):
+    def opened(digest):
+        identity = tokenizers.ByteTokenizer().identity
+        metadata: dict[str, Any] = {"data_fingerprint": "d", "tokenizer_identity": identity}
+        metadata["arrays"] = {"params": {"embedding": ["float32[2]", digest]}}
+        monkeypatch.setattr(zoo, "load_model", lambda workdir, step: zoo.Loaded(Config(), {}, 7, metadata))
+        return runs.open_run(Path("run")).provenance
+
+    first, again = opened("a"), opened("b")
+    assert [name for name in results.SAME if first[name] != again[name]] == ["weights"] and first == opened("a")
 
 
 def test_what_is_no_result_file_is_refused(tmp_path):

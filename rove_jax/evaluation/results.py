@@ -2,8 +2,9 @@
 
 ```
 {"schema": 1, "kind": "perplexity",
- "provenance": {"run", "checkpoint", "step", "config_hash", "data_fingerprint", "tokenizer", "tokenizer_identity",
-                "training_length", "parameters", "variant", "versions", "device", "command", "created"},
+ "provenance": {"run", "checkpoint", "step", "config_hash", "weights", "data_fingerprint", "tokenizer",
+                "tokenizer_identity", "training_length", "parameters", "variant", "versions", "device", "command",
+                "created"},
  "settings": {...},          the protocol, every field of it
  "results": [...]}           one record per measurement
 ```
@@ -24,7 +25,7 @@ from rove_jax.errors import RunError, UsageError
 from rove_jax.training.run_folder import versions
 
 SCHEMA = 1
-SAME = ("step", "config_hash", "data_fingerprint", "tokenizer_identity")
+SAME = ("step", "config_hash", "weights", "data_fingerprint", "tokenizer_identity")
 """Provenance that makes two results of the same settings interchangeable."""
 
 

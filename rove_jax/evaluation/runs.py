@@ -35,6 +35,8 @@ class Run:
     tokenizer: tokenizers.Tokenizer
     origin: Origin
     """The data and tokenizer that the checkpoint names."""
+    weights: str = ""
+    """What the digests of the checkpoint's parameters come to: a run trained again may have the config of the first."""
 
     @property
     def provenance(self) -> dict:
@@ -45,6 +47,7 @@ class Run:
             "checkpoint": str(storage.absolute(self.workdir)),
             "step": self.step,
             "config_hash": fingerprint(dict(learnt(to_dict(cfg)))),
+            "weights": self.weights,
             "data_fingerprint": self.origin.data_fingerprint,
             "tokenizer": self.tokenizer.name,
             "tokenizer_identity": self.origin.tokenizer_identity,
@@ -64,7 +67,8 @@ def open_run(workdir: Path, *, step: Step = "last") -> Run:
     tokenizer = tokenizers.load(loaded.config.data)
     origin = Origin(loaded.metadata["data_fingerprint"], loaded.metadata["tokenizer_identity"])
     Origin(origin.data_fingerprint, tokenizer.identity).check(loaded.metadata, workdir)
-    return Run(workdir, loaded.config, loaded.params, loaded.step, tokenizer, origin)
+    weights = fingerprint(loaded.metadata["arrays"]["params"])
+    return Run(workdir, loaded.config, loaded.params, loaded.step, tokenizer, origin, weights)
 
 
 def open_data(run: Run) -> prepare.Prepared:
