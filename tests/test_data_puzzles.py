@@ -82,8 +82,9 @@ def test_accuracy_counts_whole_answers(kind, monkeypatch):
         assert record["token_accuracy"] == 1 and record["nll"] == 0.5
     assert [record["trained"] for record in records] == [kind == "substring", False]
     assert evaluation.puzzle_table(records).count("\n") == 3
-    with pytest.raises(UsageError, match="--sizes = 0"):
-        evaluation.accuracies(cfg, {}, BYTES, kind, [0], samples=1)
+    for sizes, words in (([0], "--sizes = 0"), ([10**9], "--sizes = 10{9}: must lie"), ([4, 4], "must differ")):
+        with pytest.raises(UsageError, match=words):
+            evaluation.accuracies(cfg, {}, BYTES, kind, sizes, samples=1)
     with pytest.raises(UsageError, match="'sotu'.*substring, addition"):
         evaluation.accuracies(cfg, {}, BYTES, "sotu", [4], samples=1)
 

@@ -9,7 +9,7 @@ from rove_jax.config import Model
 from rove_jax.data import puzzles
 from rove_jax.data.draws import Draw
 from rove_jax.data.tokenizers import Tokenizer
-from rove_jax.errors import UsageError, require
+from rove_jax.errors import require
 from rove_jax.evaluation.engine import Engine, Request
 from rove_jax.evaluation.index_task import wilson
 from rove_jax.evaluation.tables import number, table
@@ -46,10 +46,13 @@ def accuracies(
         UsageError: a kind that is none, or a size that no puzzle has.
     """
     require(kind in puzzles.SIZES, "data.source", kind, f"no puzzles; they are {', '.join(puzzles.SIZES)}")
+    require(len(set(sizes)) == len(sizes), "--sizes", list(sizes), "must differ from each other")
+    # Python writes no number of more than 4300 digits, and an engine reads 2^20 tokens.
+    least, most = (puzzles.LETTERS, 2**19) if kind == "substring" else (1, 4_000)
+    for size in sizes:
+        require(least <= size <= most, "--sizes", size, f"must lie between {least} and {most}")
     engine, records = Engine(cfg, params, batch_size=batch_size), []
     for size in sizes:
-        least = puzzles.LETTERS if kind == "substring" else 1
-        require(size >= least, "--sizes", size, f"must be at least {least}")
         found = [puzzles.puzzles(kind, size, Draw(seed, "asked", kind, index), 1)[0] for index in range(samples)]
         end = "," if kind == "substring" else "]"
         requests = [
@@ -60,8 +63,6 @@ def accuracies(
             for one in found
         ]
         longest = max(len(request.context) + len(request.continuation) for request in requests)
-        if longest > 2**20:
-            raise UsageError(f"--sizes = {size}: {longest} tokens; choose smaller ones")
         scores = engine.score(requests, advance)
         right = sum(bool(score.greedy.all()) for score in scores)
         records.append(
