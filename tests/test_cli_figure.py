@@ -98,7 +98,7 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         (("mixer", "--length", "99"), "--length = 99: a mixer this long"),
         (("induction", "--training-steps", "0"), "--training-steps = 0"),
         (("energy", "--workdir", "nowhere"), "nowhere: no such folder"),
-        (("energy", "--workdir", "nowhere", "--step", "soon"), "--step = 'soon'"),
+        (("energy", "--workdir", "nowhere", "--step", "soon"), "--step: 'soon' is neither last, best nor a step"),
         (("swaps", "--results", "nowhere.json"), "nowhere.json: not a result file"),
     ],
 )
@@ -209,7 +209,7 @@ def test_figures_of_runs(trained, run, tmp_path):
         (("limits", "--heads", 2), "heads = 2: the model has 0 to 1"),
         (("limits", "--dtype", "fp8"), "dtype = 'fp8'"),
         (("limits", "--lengths", 3), "--lengths = 3: must lie between"),
-        (("limits", "--step", "soon"), "--step = 'soon'"),
+        (("limits", "--step", "soon"), "--step: 'soon' is neither last, best nor a step"),
     ):
         code, _, err = run(*words, "--workdir", trained, "--out", tmp_path)
         assert code == 2 and message in err[0]

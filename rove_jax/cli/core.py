@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from rove_jax import distributed, storage
+from rove_jax.cli.arguments import add_run
 from rove_jax.cli.train import together
 from rove_jax.distributed import Mode
 from rove_jax.errors import UsageError
@@ -12,7 +13,7 @@ from rove_jax.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the data and how it is asked."""
-    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    add_run(parser)
     parser.add_argument("--data", type=Path, required=True, help="nanochat's or llm-foundry's evaluation data")
     parser.add_argument(
         "--protocol",

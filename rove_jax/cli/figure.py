@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rove_jax.cli.arguments import add_step
 from rove_jax.errors import UsageError, require
 
 NEEDS = {
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder")
     parser.add_argument("--workdir", type=Path, nargs="+", default=[], help="run folders, of figures of models")
     parser.add_argument("--results", type=Path, nargs="+", default=[], help="result files, of figures of results")
-    parser.add_argument("--step", default="last", help="checkpoint: last (default), best or a step")
+    add_step(parser)
     parser.add_argument("--length", type=int, help="distances, or tokens (default: the figure's own)")
     parser.add_argument("--layer", type=int, default=0, help="of one head, or the first that composes (default: 0)")
     parser.add_argument("--head", type=int, default=0, help="query head (default: 0)")
@@ -99,10 +100,9 @@ def drawn_of_head(arguments: argparse.Namespace) -> Any:
     """The figures of one head of one run."""
     from rove_jax.analysis import model_figures
     from rove_jax.analysis.limits import Asked, captured_text
-    from rove_jax.cli.limits import checkpoint
     from rove_jax.evaluation import runs
 
-    opened = runs.open_run(arguments.workdir[0], step=checkpoint(arguments.step))
+    opened = runs.open_run(arguments.workdir[0], step=arguments.step)
     asked = Asked(layers=(arguments.layer,), heads=(arguments.head,))
     shown = model_figures.view(opened.config.model, captured_text(opened, asked), arguments.seed)
     figure = {"head-inversion": model_figures.head_inversion, "head-aliasing": model_figures.head_aliasing}
@@ -112,10 +112,9 @@ def drawn_of_head(arguments: argparse.Namespace) -> Any:
 def drawn_of_runs(arguments: argparse.Namespace) -> Any:
     """The figures of one or several runs side by side."""
     from rove_jax.analysis import circuit_figures
-    from rove_jax.cli.limits import checkpoint
     from rove_jax.evaluation import runs
 
-    opened = [runs.open_run(workdir, step=checkpoint(arguments.step)) for workdir in arguments.workdir]
+    opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdir]
     labels = [run.workdir.resolve().name for run in opened]
     if arguments.name == "energy":
         longest = arguments.length

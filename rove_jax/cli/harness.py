@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rove_jax.cli.arguments import add_run
 from rove_jax.errors import RunError, UsageError, require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose tasks, and what is read of long texts."""
-    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    add_run(parser)
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="by lm_eval's names, or those of --include-path")
     parser.add_argument("--include-path", type=Path, metavar="DIR", help="a folder with more tasks, in YAML files")
     parser.add_argument("--limit", type=int, metavar="N", help="only so many rows of each task (default: all)")

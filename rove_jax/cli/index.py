@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
+from rove_jax.cli.arguments import add_run
 from rove_jax.config import ScalingRule
 
 VARIANTS = ("list", "numbered", "words", "words_end")
@@ -12,7 +13,7 @@ VARIANTS = ("list", "numbered", "words", "words_end")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a run, the variants and their lengths."""
-    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    add_run(parser)
     parser.add_argument("--lengths", type=int, nargs="+", required=True, help="tokens; lists have as many items as fit")
     parser.add_argument(
         "--variants",

@@ -2,16 +2,16 @@
 
 import argparse
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+from rove_jax.cli.arguments import add_run
 from rove_jax.config import ScalingRule
-from rove_jax.errors import UsageError, require
+from rove_jax.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a checkpoint, its heads and the lengths."""
-    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
-    parser.add_argument("--step", default="last", help="checkpoint: last (default), best or a step")
+    add_run(parser)
     parser.add_argument(
         "--lengths",
         type=int,
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
     data = arguments.out / "limits.json"
     results.check_writable(data, "--out")
-    opened = runs.open_run(arguments.workdir, step=checkpoint(arguments.step))
+    opened = runs.open_run(arguments.workdir, step=arguments.step)
     document = measure_limits(opened, asked)
     records = document["results"]
     results.write(data, document)
@@ -72,11 +72,3 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{label}, means over {len(records) // len(lengths)} heads\n")
     print(table(["length", *(name.replace("_", " ") for name in columns)], rows))
     print("\nWritten:", *written, sep="\n")
-
-
-def checkpoint(text: str) -> int | Literal["last", "best"]:
-    """A checkpoint as the command line names it; raises `UsageError` for another word."""
-    if text == "last" or text == "best":
-        return text
-    require(text.isdecimal(), "--step", text, "must be last, best or a step")
-    return int(text)

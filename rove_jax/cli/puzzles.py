@@ -3,10 +3,12 @@
 import argparse
 from pathlib import Path
 
+from rove_jax.cli.arguments import add_run
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a run and the sizes."""
-    parser.add_argument("--workdir", type=Path, required=True, help="folder of a run on substring or addition")
+    add_run(parser)
     parser.add_argument("--sizes", type=int, nargs="+", help="letters of a string, digits of a number (default: some)")
     parser.add_argument("--samples", type=int, default=200, help="puzzles of each size (default: 200)")
     parser.add_argument("--seed", type=int, default=42, help="of the puzzles (default: 42)")

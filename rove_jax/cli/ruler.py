@@ -4,12 +4,13 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
+from rove_jax.cli.arguments import add_run
 from rove_jax.config import ScalingRule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a checkpoint, the tasks and their lengths."""
-    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    add_run(parser)
     parser.add_argument(
         "--lengths", type=int, nargs="+", required=True, help="tokens of a prompt and the room for its answer"
     )

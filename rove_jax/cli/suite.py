@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rove_jax.cli.arguments import add_runs
 from rove_jax.errors import UsageError
 
 JOBS = ("perplexity", "core", "ruler", "index")
@@ -14,7 +15,7 @@ MANIFEST = "suite.json"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the folder, and an option for each job that holds the job's own options."""
-    parser.add_argument("--workdirs", type=Path, nargs="+", required=True, help="run folders; ratios are to the first")
+    add_runs(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for the report and all result files")
     for job in JOBS:
         parser.add_argument(
@@ -26,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Run the jobs that are not done yet, then write the report. `parser` is that of all `eval` jobs."""
+def run(arguments: argparse.Namespace) -> None:
+    """Run the jobs that are not done yet, then write the report."""
     from rove_jax.evaluation import results, runs
     from rove_jax.report import compare
     from rove_jax.report.cells import Result, Results
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
             words = [kind, "--workdir", str(workdir), "--step", str(one.step), *options_of(kind, options)]
             words += ["--out", str(arguments.out / file)]
             # All are read before the first is run: a typo in the last one is not found out after hours.
-            jobs.append((name, kind, file, words, parser.parse_args(words), one.provenance))
+            jobs.append((name, kind, file, words, arguments.parser.parse_args(words), one.provenance))
     done = manifest(arguments.out)
     found: Results = {}
     for name, kind, file, words, parsed, provenance in jobs:

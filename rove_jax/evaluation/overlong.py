@@ -41,7 +41,7 @@ def fit(
     for place, request in enumerate(requests):
         model = cfg
         if overlong == "yarn":
-            size = sum(map(len, request))
+            size = sum(map(len, request)) - 1  # the last token is only predicted
             factor = 1 << max(0, -(-size // training_length) - 1).bit_length()
             model = scaled(cfg, "yarn", training_length=training_length, length=length or factor * training_length)
         part = parts.setdefault(model, Part(model, [], []))

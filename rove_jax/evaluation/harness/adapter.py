@@ -168,9 +168,7 @@ class Adapter:
     def parts(self, requests: Sequence[Request]) -> Iterator[tuple[Model, list[int]]]:
         """(model, which requests it reads): one model unless longer ones are read with other rotations."""
         whole: Overlong = "yarn" if self.overlong == "yarn" else "extrapolate"  # what is too long has been cut
-        # The last token is not read, and here it does not count: a window of the training length is not too long.
-        read = [Request(context, continuation[:-1]) for context, continuation in requests]
-        parts, _ = overlong_requests.fit(self.run.config.model, read, whole, training_length=self.training_length)
+        parts, _ = overlong_requests.fit(self.run.config.model, requests, whole, training_length=self.training_length)
         return ((part.model, part.places) for part in parts)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:

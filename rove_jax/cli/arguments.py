@@ -1,0 +1,31 @@
+"""Arguments that several commands have."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add --workdir and --step: one checkpoint of one run."""
+    parser.add_argument("--workdir", type=Path, required=True, help="a run folder")
+    add_step(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add --workdirs and --step: a checkpoint of each of several runs."""
+    parser.add_argument("--workdirs", type=Path, nargs="+", required=True, help="run folders; ratios are to the first")
+    add_step(parser)
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Add --step."""
+    parser.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+
+
+def step(text: str) -> Any:
+    """A checkpoint as the command line names it: "last", "best" or a number."""
+    if text in ("last", "best"):
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither last, best nor a step")
+    return int(text)

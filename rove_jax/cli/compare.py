@@ -1,0 +1,49 @@
+"""`python -m eval compare`: perplexities of several runs, as a report."""
+
+import argparse
+from pathlib import Path
+
+from rove_jax.cli.arguments import add_runs
+from rove_jax.cli.perplexity import protocol, protocol_arguments
+from rove_jax.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose the runs and a protocol."""
+    add_runs(parser)
+    protocol_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and perplexity.png")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure what is not measured yet, then write the report."""
+    from rove_jax.evaluation import results, runs
+    from rove_jax.report import compare as report
+
+    names = ("report.md", "report.json", "perplexity.png")
+    if arguments.out.is_file():
+        raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
+    opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
+    report.check_comparable([one.provenance for one in opened])
+    asked = protocol(opened[0].config, arguments)
+    for name in names:
+        results.check_writable(arguments.out / name, "--out")
+    measured = [runs.stored_perplexity(one, asked) for one in opened]
+    documents = [document for document, _ in measured]
+    differing = report.differences([one.config for one in opened])
+    text, data, image = (arguments.out / name for name in names)
+    results.write(image, report.figure(documents))
+    results.write(
+        data,
+        {
+            "schema": results.SCHEMA,
+            "kind": "comparison",
+            "differ_in": differing,
+            "ratios": report.ratios(documents),
+            "runs": documents,
+        },
+    )
+    results.write(text, report.markdown(documents, differing, image.name))
+    print(text.read_text())
+    for path in (*(path for _, path in measured), text, data, image):
+        print(path)
