@@ -1,13 +1,14 @@
 """Records beside a result file, a line each, written as they come, so that an evaluation that was stopped goes on."""
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rove_jax import storage
 from rove_jax.errors import RunError, UsageError
-from rove_jax.evaluation import results
 
 
 class Journal:
@@ -17,37 +18,70 @@ class Journal:
         """Open `path`, or begin it. A line that was not written to its end is dropped.
 
         Raises:
-            UsageError: the file is of something else, which is named.
+            UsageError: the file is of something else, which is named, or another process is writing it.
             RunError: it is damaged, or cannot be written.
         """
-        self.path, of = path, json.loads(json.dumps(of))
+        self.path = path
+        if storage.remote(storage.place(path)):
+            raise UsageError(f"{path}: records are added to a file on a disk; give a path there")
         try:
-            text = path.read_text("utf-8") if path.exists() else ""
-            head, *lines = text.splitlines(keepends=True) or [""]
-            found = json.loads(head)["of"] if head.endswith("\n") else of
-            self.records = [json.loads(line) for line in lines if line.endswith("\n")]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = path.open("ab+", buffering=0)
+        except OSError as error:
+            raise RunError(f"{path}: {error.strerror}") from error
+        try:
+            self.records = self.opened(json.loads(json.dumps(of)))
+        except BaseException:
+            self.file.close()
+            raise
+
+    def opened(self, of: dict[str, Any]) -> list[dict[str, Any]]:
+        """Lock the file, and return the records that it holds. The system lets go of it when the process ends."""
+        head = json.dumps({"of": of}).encode() + b"\n"
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.file.seek(0)
+            text = self.file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            if whole:
+                first, *lines = whole.splitlines()
+                found, records = dict(json.loads(first)["of"]), [dict(json.loads(line)) for line in lines]
+            elif head.startswith(text):
+                found, records = of, []
+            else:
+                raise ValueError("begins otherwise")
+        except BlockingIOError as error:
+            raise UsageError(
+                f"{self.path}: another process is writing it; wait for it, or choose another --out"
+            ) from error
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{path}: is no file of records, or damaged ({error}); remove it to begin anew") from error
+            raise RunError(
+                f"{self.path}: is no file of records, or damaged ({error}); remove it to begin anew"
+            ) from error
         for name in {**of, **found}:
             if of.get(name) != found.get(name):
                 raise UsageError(
-                    f"{path}: its records were made with {name} = {found.get(name)!r}, not {of.get(name)!r}; choose "
-                    "another --out, or remove it"
+                    f"{self.path}: its records were made with {name} = {found.get(name)!r}, not {of.get(name)!r}; "
+                    "choose another --out, or remove it"
                 )
-        lines = [{"of": of}, *self.records]
-        results.write(path, "".join(json.dumps(line) + "\n" for line in lines))
         try:
-            self.file = path.open("a", encoding="utf-8")
+            self.file.truncate(len(whole))
+            self.write(b"" if whole else head)
         except OSError as error:
-            raise RunError(f"{path}: {error.strerror}") from error
+            raise RunError(f"{self.path}: {error.strerror}") from error
+        return records
+
+    def write(self, data: bytes) -> None:
+        """Put bytes at the end, on the disk when this returns. There is no buffer that closing would write again."""
+        while data:
+            data = data[self.file.write(data) :]
+        os.fsync(self.file.fileno())
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
         """Put records behind the others, on the disk when this returns."""
         records = list(records)
         try:
-            self.file.write("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
-            self.file.flush()
-            os.fsync(self.file.fileno())
+            self.write("".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode())
         except OSError as error:
             raise RunError(f"{self.path}: {error.strerror}") from error
         self.records += records
