@@ -16,7 +16,7 @@ from rove_jax.cli import plan as command
 from rove_jax.cli import train
 from rove_jax.evaluation import results
 from rove_jax.models import accounting
-from rove_jax.planning import proposal, recipe, sheets, topology
+from rove_jax.planning import plan_table, proposal, recipe, sheets, topology
 
 TINY = Path(__file__).parent.parent / "configs" / "tiny_rove.py"
 SMALL = ["--model.layers", "2", "--data.context-length", "32", "--model.scan-layers"]
@@ -190,3 +190,11 @@ def test_a_signal_ends_a_compile_at_once(number, code, checkout):
     rest = process.stderr.read()
     assert process.wait(timeout=10) == code
     assert time.monotonic() - began < 5 and rest.count("\n") == 1 and rest.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("fits", "total", "words"), [(True, 1, "No time can be"), (False, 9, "Nothing that was tried fits")]
+)
+def test_what_fits_without_a_time_is_not_said_not_to_fit(fits, total, words):
+    text = plan_table.verdict({"memory": {"total": total, "usable": 5}, "fits": fits, "seconds": None}, None)
+    assert words in text and text.count("fit") == (1 if fits else 2)

@@ -33,7 +33,7 @@ def name_of(path: Path) -> str:
 
 LIBRARY = sources("rove_jax")
 MODULES = {name_of(path) for path in LIBRARY}
-EVERYTHING = sources("rove_jax", "train", "eval", "configs", "tests")
+EVERYTHING = sources("rove_jax", "train", "eval", "configs", "notebooks", "tests")
 
 
 def imported(source: str) -> Iterator[str]:
@@ -192,5 +192,5 @@ def test_every_exposed_name_exists() -> None:
 def test_nothing_names_a_machine() -> None:
     home = re.compile(r"/(?:home|root|Users|work)/\w")
     assert home.search("/home" + "/someone"), "the check itself sees nothing"
-    texts = [*EVERYTHING, *ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "configs").glob("*"), ROOT / ".ci" / "run"]
+    texts = [*EVERYTHING, *ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "configs").glob("*"), *(ROOT / "notebooks").glob("*"), ROOT / ".ci" / "run"]
     assert [str(path) for path in texts if path.is_file() and home.search(path.read_text())] == []

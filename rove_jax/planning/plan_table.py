@@ -85,7 +85,9 @@ def verdict(asked: dict[str, Any], best: dict[str, Any] | None) -> str:
         return "Whether it fits is for you to say: no data sheet of this device is known here."
     size = "" if total is None else f" by {abs(usable - total) / GIB:.2f} GiB"
     lines = [f"As the recipe says, it {'fits' if asked['fits'] else 'does not fit'}{size}."]
-    if best is None:
+    if best is None and asked["fits"]:
+        lines.append("No time can be estimated for it (a data sheet's rates are for bfloat16), so nothing is proposed.")
+    elif best is None:
         lines.append("Nothing that was tried fits; give more devices, or --compiles more tries.")
     elif best is not asked:
         mesh = " ".join(f"--mesh.{name} {size}" for name, size in best["mesh"].items())
