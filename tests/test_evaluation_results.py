@@ -73,6 +73,10 @@ def test_a_run_trained_again_with_the_same_config_is_another(monkeypatch):
 
 def test_what_is_no_result_file_is_refused(tmp_path):
     path = tmp_path / "x.json"
+    bare = {"schema": 1, "kind": "index", "provenance": {}, "settings": {}, "results": 3}
+    path.write_text(json.dumps(bare))
+    with pytest.raises(UsageError, match="x.json: has no results; evaluate"):
+        results.read(path)
     for content in ("{", "[]", json.dumps({"schema": 99})):
         path.write_text(content)
         with pytest.raises(UsageError, match="x.json: not a result file"):
@@ -86,6 +90,11 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
     with pytest.raises(UsageError, match="--out = .*is a folder"):
         results.check_writable(tmp_path, "--out")
     results.check_writable(tmp_path / "new" / "out.json", "--out")
+    assert results.beside(tmp_path / "new" / "out.json", ".png", "--out", "figures") == tmp_path / "new" / "out.png"
+    with pytest.raises(UsageError, match="--out = .*is where the figures go"):
+        results.beside(tmp_path / "out.png", ".png", "--out", "figures")
+    with pytest.raises(UsageError, match=r"--out = '\.': is a folder"):
+        results.beside(Path(), ".png", "--out", "figures")
     assert list((tmp_path / "new").iterdir()) == []
 
 

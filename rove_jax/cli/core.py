@@ -67,10 +67,7 @@ def measure(arguments: argparse.Namespace) -> int:
     )
     if storage.remote(storage.place(arguments.out)):
         raise UsageError(f"--out = {str(arguments.out)!r}: records are added to a file on a disk; give a path there")
-    results.check_writable(arguments.out, "--out")
-    records = arguments.out.with_suffix(".records.jsonl")
-    if records == arguments.out:
-        raise UsageError(f"--out = {str(arguments.out)!r}: is where the records go; end it in .json")
+    records = results.beside(arguments.out, ".records.jsonl", "--out", "records")
     document = evaluate(
         runs.open_run(arguments.workdir, step=arguments.step), arguments.data, asked, arguments.baselines, records
     )

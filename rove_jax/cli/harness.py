@@ -66,11 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
     include = arguments.include_path
     require(include is None or include.is_dir(), "--include-path", str(include), "no such folder")
     harness.check_installed()
-    samples = arguments.out.with_suffix(".samples.jsonl")
-    if samples == arguments.out:
-        raise UsageError(f"--out = {str(arguments.out)!r}: is where the samples go; end it in .json")
-    for path in (arguments.out, samples):
-        results.check_writable(path, "--out")
+    samples = results.beside(arguments.out, ".samples.jsonl", "--out", "samples")
     lm = harness.model_class()(
         arguments.workdir,
         step=arguments.step,

@@ -57,10 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     require(arguments.shots is None or arguments.shots >= 0, "--shots", arguments.shots, "must be at least 0")
     given = arguments.batch_size
     require(given is None or given >= 1, "--batch-size", given, "must be at least 1")
-    image = arguments.out.with_suffix(".png")
-    require(image != arguments.out, "--out", str(arguments.out), "is where the figure goes; end it in .json")
-    for path in (arguments.out, image):
-        results.check_writable(path, "--out")
+    image = results.beside(arguments.out, ".png", "--out", "figures")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
     settings = {
         name: getattr(arguments, name)

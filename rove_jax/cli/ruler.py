@@ -73,10 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.batch_size,
         "must be at least 1",
     )
-    require(arguments.out.suffix != ".jsonl", "--out", str(arguments.out), "is where the records go; end it in .json")
-    journal = arguments.out.with_suffix(".jsonl")
-    results.check_writable(arguments.out, "--out")
-    results.check_writable(journal, "--out")
+    journal = results.beside(arguments.out, ".jsonl", "--out", "records")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
     document = measure(opened, asked, journal, samples_in=arguments.cache, batch_size=arguments.batch_size)
     results.write(arguments.out, document)

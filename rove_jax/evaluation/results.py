@@ -21,10 +21,12 @@ from typing import Any
 import jax
 
 from rove_jax import storage
-from rove_jax.errors import RunError, UsageError
+from rove_jax.errors import RunError, UsageError, require
 from rove_jax.training.run_folder import versions
 
 SCHEMA = 1
+PARTS = {"kind": str, "provenance": dict, "settings": dict, "results": list}
+"""What a document has, beside the schema."""
 SAME = ("step", "config_hash", "weights", "data_fingerprint", "tokenizer_identity")
 """Provenance that makes two results of the same settings interchangeable."""
 
@@ -83,6 +85,15 @@ def check_writable(path: Path, name: str) -> None:
         ) from error
 
 
+def beside(path: Path, suffix: str, name: str, what: str) -> Path:
+    """Where `what` goes: `path` with another suffix. Raises as `check_writable` does for both, or if both are one."""
+    check_writable(path, name)
+    other = path.with_suffix(suffix)
+    require(other != path, name, str(path), f"is where the {what} go; end it in .json")
+    check_writable(other, name)
+    return other
+
+
 def read(path: Path) -> dict[str, Any]:
     """A result document from disk; raises `UsageError` if it is none, or of another schema."""
     try:
@@ -91,6 +102,9 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not a result file ({error})") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UsageError(f"{path}: not a result file of schema {SCHEMA}; evaluate the run again")
+    missing = [name for name, kind in PARTS.items() if not isinstance(found.get(name), kind)]
+    if missing:
+        raise UsageError(f"{path}: has no {missing[0]}; evaluate the run again")
     return found
 
 
