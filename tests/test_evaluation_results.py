@@ -9,7 +9,7 @@ import pytest
 from rove_jax import zoo
 from rove_jax.config import Config
 from rove_jax.data import tokenizers
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation import results, runs
 from rove_jax.evaluation.tables import number, table
 
@@ -46,6 +46,8 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
     with pytest.raises(ValueError):
         results.write(path, {"nll": float("nan")})
     assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(RunError, match="Not a directory|File exists"):
+        results.write(path / "under" / "a_file.json", "")
 
 
 def test_results_are_found_for_the_same_checkpoint_and_settings_only(tmp_path):

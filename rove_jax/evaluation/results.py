@@ -60,8 +60,8 @@ def write(path: Path, content: dict | str | bytes) -> None:
     if isinstance(content, dict):
         content = json.dumps(content, indent=1, allow_nan=False) + "\n"
     path = storage.place(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         storage.replace(path, content)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
