@@ -111,7 +111,10 @@ def test_what_makes_no_sense_is_refused_in_one_line(run, tmp_path, monkeypatch, 
 
 def test_results_of_another_job_are_refused(run, tmp_path):
     path = tmp_path / "perplexity.json"
-    results.write(path, {"schema": results.SCHEMA, "kind": "perplexity", "provenance": {"run": "x"}, "results": []})
+    results.write(
+        path,
+        {"schema": results.SCHEMA, "kind": "perplexity", "provenance": {"run": "x"}, "settings": {}, "results": []},
+    )
     code, _, err = run("figure", "index", "--results", path, "--out", tmp_path)
     assert code == 2 and "holds perplexity; figure index is of results of eval index" in err[0]
     (tmp_path / "file").write_text("")
@@ -125,7 +128,13 @@ def test_the_index_figure_shows_accuracy_and_its_interval(run, tmp_path):
          "interval": [accuracy - 0.1, accuracy + 0.1]}
         for variant, accuracy in (("list", 0.5), ("numbered", 0.9)) for length in (64, 128)
     ]  # fmt: skip
-    document = {"schema": results.SCHEMA, "kind": "index", "provenance": {"run": "mine"}, "results": records}
+    document = {
+        "schema": results.SCHEMA,
+        "kind": "index",
+        "provenance": {"run": "mine"},
+        "settings": {},
+        "results": records,
+    }
     results.write(tmp_path / "index.json", document)
     assert run("figure", "index", "--results", tmp_path / "index.json", "--out", tmp_path)[0] == 0
     found = check_files(tmp_path, "index")

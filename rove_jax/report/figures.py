@@ -66,7 +66,7 @@ def core(documents: dict[str, dict]) -> Picture:
     measured = {one["task"] for d in documents.values() for one in d["results"][0]["tasks"]}
     tasks = [task for task in TASKS if task.label in measured]
     baselines = first["baselines"]
-    picture = Picture([f"Core by task, baselines {baselines}"], size=(8, 0.9 + 0.34 * len(tasks)))
+    picture = Picture([f"Core by task, baselines {baselines}"], size=(8.0, 0.9 + 0.34 * len(tasks)))
     for style, (label, document) in enumerate(documents.items()):
         by_label = {one["task"]: one for one in document["results"][0]["tasks"]}
         offset = 0.16 * (style - (len(documents) - 1) / 2)
