@@ -51,6 +51,8 @@ def test_two_do_not_write_one_file(tmp_path):
         with pytest.raises(UsageError, match=r"records.jsonl: another process is writing it"):
             Journal(path, {"a": 1})
         journal.add([{"index": 0}])
+        with pytest.raises(RunError, match="not finite"):
+            journal.add([{"index": 1}, {"nll": float("nan")}])
     with Journal(path, {"a": 1}) as journal:  # the lock went with the first one
         assert journal.records == [{"index": 0}]
 

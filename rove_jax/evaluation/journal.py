@@ -78,10 +78,15 @@ class Journal:
         os.fsync(self.file.fileno())
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Put records behind the others, on the disk when this returns."""
+        """Put records behind the others, on the disk when this returns. Raises `RunError` if it cannot be, or if a
+        number of theirs is not finite."""
         records = list(records)
         try:
-            self.write("".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode())
+            text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+        except ValueError as error:
+            raise RunError(f"{self.path}: the model gives a likelihood that is not finite") from error
+        try:
+            self.write(text.encode())
         except OSError as error:
             raise RunError(f"{self.path}: {error.strerror}") from error
         self.records += records
