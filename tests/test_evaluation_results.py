@@ -43,7 +43,7 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
     path = tmp_path / "out.json"
     written(path)
     before = path.read_text()
-    with pytest.raises(ValueError):
+    with pytest.raises(RunError, match="out.json: not written, a number is not finite"):
         results.write(path, {"nll": float("nan")})
     assert path.read_text() == before and list(tmp_path.iterdir()) == [path]
     with pytest.raises(RunError, match="Not a directory|File exists"):

@@ -25,7 +25,8 @@ def commands(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
-DOCUMENTS = sorted(path for folder in (".", "train", "eval", "configs", "notebooks") for path in ROOT.glob(f"{folder}/*.md"))
+FOLDERS = (".", "train", "eval", "configs", "notebooks")
+DOCUMENTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md"))
 COMMANDS = [words for path in DOCUMENTS for words in commands(path.read_text())]
 
 

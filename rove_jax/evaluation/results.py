@@ -58,7 +58,10 @@ def command() -> str:
 def write(path: Path, content: dict | str | bytes) -> None:
     """Write JSON, text or bytes to `path` so that it holds the old content or the new, never a part."""
     if isinstance(content, dict):
-        content = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        try:
+            content = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        except ValueError as error:
+            raise RunError(f"{path}: not written, a number is not finite; the model may be damaged") from error
     path = storage.place(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,8 @@ from rove_jax.evaluation.journal import Journal
 from rove_jax.evaluation.overlong import Overlong, score
 from rove_jax.evaluation.runs import Run
 
-BLOCK = 2_000
-"""Requests scored together, whose records are then kept: enough for tasks to share rows, few enough to hold."""
+BLOCK = 500
+"""Requests that each device scores before records are kept: enough for tasks to share rows, few enough to lose."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,12 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         score_examples(run, [one for one, known in zip(every, there) if not known], present, asked, journal)
     if journal is None:
         return None
-    trained, by_task = run.config.data.context_length, defaultdict(list)
+    # Where nothing is cut, the last token of a prompt is only predicted, so one more is within the training context.
+    within = run.config.data.context_length + (asked.overlong != "truncate")
+    by_task = defaultdict(list)
     for one in journal.records:
         by_task[one["task"]].append(one)
-    found = [scoring.task_result(task, by_task[task.label], trained) for task in tasks if task.label in present]
+    found = [scoring.task_result(task, by_task[task.label], within) for task in tasks if task.label in present]
     for one in found:
         one["file"] = {"sha256": present[one["task"]].sha256, "unlike": present[one["task"]].unlike}
     both = {name: scoring.aggregate(found, name) for name in ("v1", "v2")}
@@ -118,7 +120,7 @@ def score_examples(
     total = sum(max(task.choices, 1) for task, _ in examples)
     hidden = None if is_writer() else True  # None: shown on a terminal alone
     with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=hidden, leave=False) as bar:
-        for block in blocks(examples):
+        for block in blocks(examples, BLOCK * mesh.size):
             prompted = [
                 protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer)
                 for task, example in block
@@ -150,13 +152,13 @@ def request(prompt: protocols.Prompt) -> Request:
     return Request(tokens[: prompt.start], tokens[prompt.start :])
 
 
-def blocks(examples: list[tuple[Task, protocols.Example]]) -> Iterator[list[tuple[Task, protocols.Example]]]:
-    """Examples in their order, as many at a time as make `BLOCK` requests."""
+def blocks(examples: list[tuple[Task, protocols.Example]], size: int) -> Iterator[list[tuple[Task, protocols.Example]]]:
+    """Examples in their order, as many at a time as make `size` requests."""
     block, requests = [], 0
     for task, example in examples:
         block.append((task, example))
         requests += max(task.choices, 1)
-        if requests >= BLOCK:
+        if requests >= size:
             yield block
             block, requests = [], 0
     if block:
