@@ -55,7 +55,7 @@ def test_damage_is_found(workdir, capsys, damage):
         "step 2: DAMAGED:",
         "step 3: whole:",
     ]
-    assert lines[3:] == ["1 of 3 damaged (2); a run that goes on steps back to the newest whole one"]
+    assert lines[3:] == ["error: 1 of 3 damaged (2); a run that goes on steps back to the newest whole one"]
     assert verify(capsys, "--workdir", workdir, "--step", 3)[0] == 0
     assert verify(capsys, "--workdir", workdir, "--step", 2)[0] == 1
 
@@ -64,7 +64,7 @@ def test_a_run_without_a_whole_checkpoint_cannot_go_on(workdir, capsys):
     for step in (1, 2, 3):
         (place(workdir, step) / "metadata" / "metadata").write_text("")
     assert verify(capsys, "--workdir", workdir)[1][-1] == (
-        "3 of 3 damaged (1, 2, 3); none is left that the run could go on from"
+        "error: 3 of 3 damaged (1, 2, 3); none is left that the run could go on from"
     )
     assert verify(capsys, "--workdir", workdir, "--step", 3)[1][-1].endswith("back to the newest whole one")
 
@@ -100,4 +100,5 @@ def test_as_a_person_types_it(workdir, checkout):
     flip(data_file(workdir, 2))
     words = [sys.executable, "-m", "train", "verify", "--workdir", str(workdir)]
     done = subprocess.run(words, cwd=checkout, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "") and "step 2: DAMAGED: " in done.stdout
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "step 2: DAMAGED: " in done.stdout

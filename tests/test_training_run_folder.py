@@ -164,6 +164,12 @@ def test_other_data_may_be_gone_on_with_if_that_is_asked_for(cfg, tmp_path):
     assert [(change["step"], change["field"]) for change in record["changes"]] == [(2, "data.source: data_fingerprint")]
     assert record["changes"][0]["now"] == record["data_fingerprint"] != record["changes"][0]["before"]
     assert train(other, tmp_path / "run").trained == 0, "it is the run's data now"
+    with pytest.raises(UsageError, match="data.source"):
+        train(cfg, tmp_path / "run")  # though there is nothing left to do
+    text.rename(tmp_path / "moved")
+    moved = settings(dataclasses.replace(cfg.data, path=str(tmp_path / "moved")), base=cfg)
+    done = train(moved, tmp_path / "run")
+    assert (done.trained, done.finished) == (0, True), "the same text elsewhere"
 
 
 def test_a_folder_that_is_no_run_is_refused(cfg, tmp_path):

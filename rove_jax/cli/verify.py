@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rove_jax.cli import exits
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 
 NAMED = 3
 """How many damaged arrays of a checkpoint are named."""
@@ -55,8 +55,8 @@ def verify(arguments: argparse.Namespace) -> int:
         named = ", ".join(map(str, bad))
         back = "a run that goes on steps back to the newest whole one"
         then = back if len(bad) < len(steps) else "none is left that the run could go on from"
-        print(f"{len(bad)} of {len(chosen)} damaged ({named}); {then}")
-    return 1 if bad else 0
+        raise RunError(f"{len(bad)} of {len(chosen)} damaged ({named}); {then}")
+    return 0
 
 
 def whole(step: int, stored: Any) -> bool:

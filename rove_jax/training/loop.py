@@ -127,8 +127,9 @@ def run(
 
 def already_there(settings: config.Config, workdir: Path, end: int) -> Result | None:
     """The result of a call that has nothing to do, since the run in `workdir` is where it is to go; else None."""
-    if not (workdir / FOLDER).is_dir():
-        return None
+    known = written_config(workdir)
+    if not (workdir / FOLDER).is_dir() or known and known["data"] != config.to_dict(settings)["data"]:
+        return None  # other names of the data may mean other data, which must be opened to be told
     with Checkpoints(workdir) as checkpoints:
         if (checkpoints.latest() or 0) < end:
             return None
