@@ -2,7 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from rove_jax.config import ScalingRule
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,18 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Add --step."""
     parser.add_argument("--step", type=step, default="last", help="checkpoint: last (default), best or a step")
+
+
+def add_scalings(parser: argparse.ArgumentParser) -> None:
+    """Add --scaling and --value-scaling: with which rotations texts longer than in training are read."""
+    parser.add_argument(
+        "--scaling",
+        nargs="+",
+        choices=get_args(ScalingRule),
+        default=["none"],
+        help="frequency scalings beyond the training length, by length / training length (default: none)",
+    )
+    parser.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
 
 
 def step(text: str) -> Any:

@@ -2,10 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
-from rove_jax.cli.arguments import add_run
-from rove_jax.config import ScalingRule
+from rove_jax.cli.arguments import add_run, add_scalings
 
 VARIANTS = ("list", "numbered", "words", "words_end")
 """Those of `evaluation.index_task`, which is imported only when they are run."""
@@ -28,14 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shots", type=int, help="questions on the same list answered before (default: words 2, else 0)"
     )
-    parser.add_argument(
-        "--scaling",
-        nargs="+",
-        choices=get_args(ScalingRule),
-        default=["none"],
-        help="frequency scalings beyond the training length, by length / training length (default: none)",
-    )
-    parser.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
+    add_scalings(parser)
     parser.add_argument("--batch-size", type=int, help="rows of a forward pass (default: chosen)")
     parser.add_argument("--out", type=Path, required=True, help="result file; the figure goes beside it, to a .png")
 

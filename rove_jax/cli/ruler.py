@@ -2,10 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
-from rove_jax.cli.arguments import add_run
-from rove_jax.config import ScalingRule
+from rove_jax.cli.arguments import add_run, add_scalings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,14 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="which of the 13 (default: all)")
     parser.add_argument("--samples", type=int, default=500, help="of each task and length (default: 500, as published)")
     parser.add_argument("--seed", type=int, default=42, help="of the samples (default: 42, as published)")
-    parser.add_argument(
-        "--scaling",
-        nargs="+",
-        choices=get_args(ScalingRule),
-        default=["none"],
-        help="frequency scalings beyond the training length, by length / training length (default: none)",
-    )
-    parser.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
+    add_scalings(parser)
     parser.add_argument(
         "--reserve",
         choices=["published", "answer"],
