@@ -114,21 +114,6 @@ def test_bins_have_the_training_length_as_an_edge():
     assert perplexity.position_edges(3, 1).tolist() == [0, 1, 2, 3]
 
 
-def test_bootstrap_covers_the_mean_and_pairs_documents():
-    draw = np.random.RandomState(0)
-    counts = draw.randint(50, 150, size=40)
-    sums = counts * draw.normal(2.0, 0.2, size=40)
-    interval = perplexity.bootstrap(sums, counts) or []
-    center = np.exp(sums.sum() / counts.sum())
-    # Against the delta method for a ratio of means.
-    deviation = center * np.sqrt(np.sum((sums - counts * np.log(center)) ** 2)) / counts.sum()
-    np.testing.assert_allclose(interval, [center - 1.96 * deviation, center + 1.96 * deviation], rtol=0.02)
-    # Documents differ by far more than two models do on the same document, so the ratio's interval is narrow.
-    paired = perplexity.bootstrap(sums + 0.01 * counts, counts, sums) or []
-    np.testing.assert_allclose(paired, np.full(2, np.exp(0.01)), rtol=1e-9)
-    assert perplexity.bootstrap(sums[:1], counts[:1]) is None
-
-
 def test_a_likelihood_that_is_not_finite_stops():
     part = (Window(0, 2, 2), np.array([0, 1, 2]), np.array([1.0, np.nan]))
     with pytest.raises(RunError, match="document d7: .*non-finite.* length 2"):

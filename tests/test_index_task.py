@@ -12,7 +12,7 @@ from rove_jax.data import tokenizers
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import index_task, index_task_curve
 from rove_jax.evaluation.engine import Score
-from rove_jax.evaluation.index_task import make_index_task, ordinal, score_index_task, wilson
+from rove_jax.evaluation.index_task import make_index_task, ordinal, score_index_task
 from rove_jax.models import functional
 
 BYTES = tokenizers.ByteTokenizer()
@@ -106,11 +106,6 @@ def test_picks_are_the_likeliest_choices(variant):
             for choice in range(len(ids))
         ]
         assert score_index_task(task, sure)["accuracy"] == float(knows)
-
-
-def test_intervals_are_wilsons():
-    for correct, count in [(0, 10), (10, 10), (1, 7), (25, 100), (499, 500)]:
-        assert wilson(correct, count) == pytest.approx(oracle.wilson(correct, count), abs=1e-9)
 
 
 @pytest.mark.slow  # compiles

@@ -7,7 +7,6 @@ index beside its value, so that it is enough to look it up; `words` lists differ
 `words_end` for the 7th from the end. In those the pick is among all words of the list.
 """
 
-import math
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,6 +17,7 @@ from rove_jax.data.draws import Draw
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import UsageError, require, require_choice
 from rove_jax.evaluation.engine import Score
+from rove_jax.evaluation.intervals import wilson
 from rove_jax.evaluation.ruler import words
 
 Variant = Literal["list", "numbered", "words", "words_end"]
@@ -193,11 +193,3 @@ def by_depth(record: dict[str, Any]) -> list[tuple[int, int]]:
     tenths = np.minimum(9, np.array(record["places"]) * 10 // record["n_items"])
     hits = np.array(record["picked"]) == np.array(record["answers"])
     return [(int((tenths == tenth).sum()), int(hits[tenths == tenth].sum())) for tenth in range(10)]
-
-
-def wilson(correct: int, samples: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927), which stays within 0 and 1 and is right near them."""
-    share, square = correct / samples, z * z / samples
-    middle = (share + square / 2) / (1 + square)
-    half = z * math.sqrt(share * (1 - share) / samples + square / (4 * samples)) / (1 + square)
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

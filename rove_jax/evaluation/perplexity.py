@@ -11,9 +11,8 @@ from rove_jax.data.prepared import Document
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import RunError
 from rove_jax.evaluation.engine import Engine, Request
+from rove_jax.evaluation.intervals import bootstrap
 from rove_jax.evaluation.protocol import Protocol, Window, scaled, sequences
-
-RESAMPLES = 1000
 
 
 def perplexities(
@@ -153,22 +152,6 @@ def position_edges(length: int, training_length: int) -> np.ndarray:
         edges.add(edge)
         power += 1
     return np.array(sorted(edges))
-
-
-def bootstrap(sums: np.ndarray, counts: np.ndarray, baseline: np.ndarray | None = None) -> list[float] | None:
-    """95% interval of exp(sum / count) when documents are drawn anew; None for fewer than two documents.
-
-    Args:
-        sums: NLL of each document. counts: scored tokens of each.
-        baseline: NLL of each under another model, on the same tokens: the interval is of the ratio of perplexities.
-    """
-    if len(sums) < 2:
-        return None
-    # RandomState's stream is frozen across NumPy versions, so the interval is a function of the data alone.
-    draws = np.random.RandomState(0).randint(len(sums), size=(RESAMPLES, len(sums)))
-    difference = sums if baseline is None else sums - baseline
-    means = difference[draws].sum(axis=1) / counts[draws].sum(axis=1)
-    return [float(bound) for bound in np.exp(np.quantile(means, [0.025, 0.975]))]
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:

@@ -11,7 +11,7 @@ from rove_jax.data.draws import Draw
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.errors import require
 from rove_jax.evaluation.engine import Engine, Request
-from rove_jax.evaluation.index_task import wilson
+from rove_jax.evaluation.intervals import wilson
 from rove_jax.evaluation.tables import number, table
 
 

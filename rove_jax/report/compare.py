@@ -9,7 +9,7 @@ import numpy as np
 from rove_jax.analysis.picture import COLOURS, DASHES, MARKERS
 from rove_jax.config import Config, to_dict
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.perplexity import bootstrap
+from rove_jax.evaluation.intervals import bootstrap
 from rove_jax.evaluation.runs import learnt
 from rove_jax.evaluation.tables import number, table
 
