@@ -8,7 +8,7 @@ import jax
 from rove_jax import config, sharding, storage
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
-from rove_jax.training.checkpoint import Checkpoints, say
+from rove_jax.training.checkpoints import Checkpoints, say
 from rove_jax.training.run_folder import stored_config
 
 

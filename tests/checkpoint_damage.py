@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.checkpoints import FOLDER, Checkpoints
 from rove_jax.training.state import State
 
 

@@ -21,7 +21,8 @@ from rove_jax.cli import eval as evaluation
 from rove_jax.cli import verify
 from rove_jax.errors import RunError, UsageError
 from rove_jax.storage.lease import Lease
-from rove_jax.training import checkpoint, loop, retries
+from rove_jax.training import loop
+from rove_jax.training.checkpoints import manager, retries
 
 LEARNT = ("step", "loss", "validation_loss", "grad_norm", "learning_rate", "parameter_norm")
 
@@ -71,7 +72,7 @@ def rows_at(name):
 def lines(monkeypatch):
     """What a run says about its checkpoints; tries follow each other at once."""
     found = []
-    monkeypatch.setattr(checkpoint, "say", found.append)
+    monkeypatch.setattr(manager, "say", found.append)
     monkeypatch.setattr(zoo, "say", found.append)
     monkeypatch.setattr(retries, "PAUSES", (0.1, 0.1, 0.1))
     return found

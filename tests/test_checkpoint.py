@@ -14,9 +14,8 @@ from tiny_runs import SETTINGS, keep_programs, settings
 
 from rove_jax import config, sharding, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, setup, state, stored
-from rove_jax.training.checkpoint import Checkpoints
-from rove_jax.training.stored import Damaged
+from rove_jax.training import setup, state
+from rove_jax.training.checkpoints import FOLDER, Checkpoints, Damaged, stored
 
 CFG = settings(SETTINGS.data, training={"batch_size": 8})
 RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_identity": "t"}
@@ -103,7 +102,7 @@ def test_another_dtype_is_refused_not_cast(tmp_path, made, fresh):
             checkpoints.restore_params(1, {**params, "norm": norm})
         # What the check is for: Orbax alone would have cast.
     restore = ocp.args.StandardRestore({**params, "norm": norm})
-    cast = ocp.StandardCheckpointHandler().restore(tmp_path / checkpoint.FOLDER / "1" / "params", args=restore)
+    cast = ocp.StandardCheckpointHandler().restore(tmp_path / FOLDER / "1" / "params", args=restore)
     assert cast["norm"]["scale"].dtype == jnp.bfloat16
 
 
@@ -134,7 +133,7 @@ def test_a_folder_without_a_run_or_a_step_is_refused(tmp_path, fresh):
 
 def test_interrupted_writes_are_neither_read_nor_kept(tmp_path, fresh):
     saved(tmp_path, fresh, {1: None, 2: None})
-    folder = tmp_path / checkpoint.FOLDER
+    folder = tmp_path / FOLDER
     shutil.copytree(folder / "2", folder / "3.orbax-checkpoint-tmp")
     half_deleted = shutil.copytree(folder / "1", folder / "0")
     shutil.rmtree(half_deleted / "metadata")
@@ -148,7 +147,7 @@ def test_interrupted_writes_are_neither_read_nor_kept(tmp_path, fresh):
 
 def test_a_damaged_checkpoint_is_named(tmp_path, made, fresh):
     saved(tmp_path, fresh, {1: None})
-    folder = tmp_path / checkpoint.FOLDER / "1"
+    folder = tmp_path / FOLDER / "1"
     shutil.rmtree(folder / "params" / "d", ignore_errors=True)
     shutil.rmtree(folder / "params" / "ocdbt.process_0")
     with Checkpoints(tmp_path) as checkpoints, pytest.raises(Damaged, match="1: damaged: params.*cannot be read"):
@@ -176,7 +175,7 @@ def test_no_thread_is_left_behind_by_a_start_that_fails(tmp_path):
 
 def test_another_format_is_refused(tmp_path, fresh):
     saved(tmp_path, fresh, {1: None})
-    file = tmp_path / checkpoint.FOLDER / "1" / "metadata" / "metadata"
+    file = tmp_path / FOLDER / "1" / "metadata" / "metadata"
     written = json.loads(file.read_text())
     file.write_text(json.dumps(stored.sealed({**written, "format": 99})))
     with pytest.raises(UsageError, match="format 99; this version reads 2"):
@@ -215,4 +214,4 @@ def test_a_full_disk_is_seen_before_the_write(tmp_path, fresh, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(RunError, match="no space for a checkpoint.*step 1"):
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
         saved(tmp_path, fresh, {2: None})
-    assert sorted(entry.name for entry in (tmp_path / checkpoint.FOLDER).iterdir()) == ["1"]
+    assert sorted(entry.name for entry in (tmp_path / FOLDER).iterdir()) == ["1"]

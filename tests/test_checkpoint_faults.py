@@ -16,9 +16,8 @@ from tiny_runs import SETTINGS, changed, corpus, keep_programs, saved_steps, set
 
 from rove_jax import config, zoo
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import checkpoint, loop, retries, setup, shelf, state, stored
-from rove_jax.training.checkpoint import Checkpoints
-from rove_jax.training.stored import Damaged
+from rove_jax.training import loop, setup, state
+from rove_jax.training.checkpoints import Checkpoints, Damaged, manager, retries, shelf, stored
 
 CFG = settings(SETTINGS.data, training={"batch_size": 8})
 RECORD = {"config": config.to_dict(CFG), "data_fingerprint": "d", "tokenizer_identity": "t"}
@@ -39,7 +38,7 @@ def fresh(made):
 def lines(monkeypatch):
     """What is said on stderr. The pauses between tries are short."""
     found = []
-    monkeypatch.setattr(checkpoint, "say", found.append)
+    monkeypatch.setattr(manager, "say", found.append)
     monkeypatch.setattr(zoo, "say", found.append)
     monkeypatch.setattr(retries, "PAUSES", (0.1, 0.1, 0.1))
     return found
@@ -254,7 +253,7 @@ def test_a_failed_write_is_made_good_by_a_later_step(cfg, tmp_path, lines, monke
         save(self, state, *rest)
 
     monkeypatch.setattr(Checkpoints, "save", first_on_a_full_disk)
-    monkeypatch.setattr(checkpoint, "say", lambda line: (limits.close(), lines.append(line)))
+    monkeypatch.setattr(manager, "say", lambda line: (limits.close(), lines.append(line)))
     every = {"checkpoint_every": 2, "validation_every": 0, "keep_last": 9}
     assert train(changed(cfg, training=every), tmp_path).finished
     assert len(lines) == 1 and "writing step 2 failed" in lines[0]

@@ -13,8 +13,8 @@ from tiny_runs import SETTINGS, saved_steps, settings
 
 from rove_jax import config
 from rove_jax.training import setup, state
-from rove_jax.training.checkpoint import Checkpoints
-from rove_jax.training.digest import by_path
+from rove_jax.training.checkpoints import Checkpoints
+from rove_jax.training.checkpoints.digest import by_path
 
 CFG = settings(SETTINGS.data, training={"batch_size": 8}, mesh={"data": 1, "fsdp": 2, "tensor": 2})
 
@@ -28,7 +28,7 @@ from checkpoint_damage import at
 from test_checkpoint_processes import CFG
 from rove_jax import config
 from rove_jax.training import setup, state
-from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.checkpoints import Checkpoints
 from pathlib import Path
 made = setup.make(CFG)
 with Checkpoints(Path(where), keep_last=2) as checkpoints:

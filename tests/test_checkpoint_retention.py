@@ -7,7 +7,7 @@ from tiny_runs import changed, corpus, keep_programs, saved_steps, settings, tra
 
 from rove_jax.config import Training
 from rove_jax.errors import UsageError
-from rove_jax.training.retention import best, kept
+from rove_jax.training.checkpoints.retention import best, kept
 from rove_jax.training.validation import Validation
 
 

@@ -16,7 +16,7 @@ from rove_jax.config import Evaluation, Scaling
 from rove_jax.evaluation import runs
 from rove_jax.evaluation.at_end import evaluate_run
 from rove_jax.models import functional
-from rove_jax.training.stored import sealed
+from rove_jax.training.checkpoints.stored import sealed
 
 pytestmark = pytest.mark.slow  # two runs are trained, which is mostly compiling
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")

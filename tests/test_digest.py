@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from reference import digest as reference
 
 from rove_jax import config, sharding
-from rove_jax.training import digest
-from rove_jax.training.digest import digests
+from rove_jax.training.checkpoints import digest
+from rove_jax.training.checkpoints.digest import digests
 
 DTYPES = ["float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "uint8", "int16", "bool"]
 

@@ -118,8 +118,8 @@ FAILING = """
 import errno, os, resource, sys
 import orbax.checkpoint as ocp
 from rove_jax.cli import train
-from rove_jax.training import retries
-from rove_jax.training.saver import Saver
+from rove_jax.training.checkpoints import retries
+from rove_jax.training.checkpoints.saver import Saver
 
 retries.PAUSES = (0.5, 0.5, 0.5)
 index, write, save, finalize = os.environ["JAX_PROCESS_ID"], 0, Saver.save, ocp.CompositeCheckpointHandler.finalize

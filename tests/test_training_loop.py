@@ -15,7 +15,7 @@ from rove_jax import distributed, losses, zoo
 from rove_jax.data import pipeline, prepare
 from rove_jax.errors import RunError
 from rove_jax.training import loop
-from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.checkpoints import Checkpoints
 from rove_jax.training.feed import Feed
 from rove_jax.training.metrics import read_rows
 from rove_jax.training.stop import StopRequest

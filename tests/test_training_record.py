@@ -9,7 +9,7 @@ from tiny_runs import changed, corpus, keep_programs, settings, train
 from rove_jax import zoo
 from rove_jax.config import to_dict
 from rove_jax.errors import UsageError
-from rove_jax.training.stored import sealed
+from rove_jax.training.checkpoints.stored import sealed
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rove_jax import losses
 from rove_jax.data import pipeline, prepare
 from rove_jax.models import functional
 from rove_jax.training import state
-from rove_jax.training.checkpoint import Checkpoints
+from rove_jax.training.checkpoints import Checkpoints
 
 NUMBERS = ("step", "loss", "grad_norm", "learning_rate", "validation_loss")
 

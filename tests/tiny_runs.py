@@ -11,7 +11,8 @@ import pytest
 
 from rove_jax import config, distributed
 from rove_jax.training import loop, setup
-from rove_jax.training.checkpoint import Checkpoints, by_path
+from rove_jax.training.checkpoints import Checkpoints
+from rove_jax.training.checkpoints.digest import by_path
 from rove_jax.training.metrics import read_rows
 
 SETTINGS = config.Config(

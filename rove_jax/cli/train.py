@@ -152,7 +152,7 @@ def run(
 
 def summarize(result, settings: config.Config, workdir: Path, profile_steps: int) -> None:
     """Where the run stands, and where everything was written."""
-    from rove_jax.training.checkpoint import FOLDER
+    from rove_jax.training.checkpoints import FOLDER
     from rove_jax.training.loop import PROFILE
     from rove_jax.training.metrics import EVENTS, FILE
 

@@ -35,7 +35,7 @@ def verify(arguments: argparse.Namespace) -> int:
     import jax
 
     from rove_jax import storage
-    from rove_jax.training.checkpoint import Checkpoints
+    from rove_jax.training.checkpoints import Checkpoints
 
     jax.config.update("jax_platforms", "cpu")  # the accelerators may be in the hands of the run itself
     arguments.workdir = storage.place(arguments.workdir)
@@ -63,8 +63,8 @@ def whole(step: int, stored: Any) -> bool:
     """Examine a checkpoint (a `Stored`), print a line about it, and return whether it is whole, or gone by now."""
     from tqdm import tqdm
 
-    from rove_jax.training.shelf import there
-    from rove_jax.training.stored import DAMAGED, Damaged
+    from rove_jax.training.checkpoints.shelf import there
+    from rove_jax.training.checkpoints.stored import DAMAGED, Damaged
 
     faults, count, size = [], 0, 0
     try:

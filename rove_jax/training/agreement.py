@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rove_jax import distributed, sharding
-from rove_jax.training.checkpoint import RETRY, SETTLE
+from rove_jax.training.checkpoints import RETRY, SETTLE
 from rove_jax.training.stop import EXIT_CODES, StopRequest
 
 SIGNAL, WISH = "signal", "wish"

@@ -16,7 +16,7 @@ from rove_jax.training import record as records
 from rove_jax.training import setup as setups
 from rove_jax.training import start as starts
 from rove_jax.training.agreement import Agreement
-from rove_jax.training.checkpoint import FOLDER, RETRY, SETTLE, Checkpoints
+from rove_jax.training.checkpoints import FOLDER, RETRY, SETTLE, Checkpoints
 from rove_jax.training.feed import Feed
 from rove_jax.training.journal import Journal
 from rove_jax.training.profile import Profile

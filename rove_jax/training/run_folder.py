@@ -4,7 +4,7 @@ In a bucket, where nothing can be appended to, rows of metrics are gathered in a
 each checkpoint and at the end: what a killed run has not sent, it does again from its last checkpoint.
 
 config.json   the resolved config        metrics.jsonl, tensorboard/   numbers by step
-run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoint.py
+run.json      what it came to: versions, mesh, attention backend, data   checkpoints/   see checkpoints/
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from typing import IO, Any
 from rove_jax import config, storage
 from rove_jax.errors import RunError, UsageError, nearest
 from rove_jax.storage.lease import Lease
-from rove_jax.training.checkpoint import FOLDER
+from rove_jax.training.checkpoints import FOLDER
+from rove_jax.training.checkpoints.shelf import Shelf
+from rove_jax.training.checkpoints.stored import Damaged, Stored
 from rove_jax.training.metrics import EVENTS, FILE, read_rows
 from rove_jax.training.record import RECORD, Change, read_json
-from rove_jax.training.shelf import Shelf
-from rove_jax.training.stored import Damaged, Stored
 
 CONFIG, LOCK = "config.json", ".lock"
 

@@ -9,7 +9,7 @@ from rove_jax import config, storage
 from rove_jax.data import prepare
 from rove_jax.errors import UsageError
 from rove_jax.training import state
-from rove_jax.training.checkpoint import FOLDER, Checkpoints
+from rove_jax.training.checkpoints import FOLDER, Checkpoints
 from rove_jax.training.record import Change
 from rove_jax.training.run_folder import Origin
 from rove_jax.training.setup import Setup

@@ -1,4 +1,4 @@
-"""The digest of an array in plain NumPy, element by element as `rove_jax.training.digest` states it."""
+"""The digest of an array in plain NumPy, element by element as `rove_jax.training.checkpoints.digest` states it."""
 
 import hashlib
 

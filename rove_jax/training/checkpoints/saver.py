@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from rove_jax import distributed
-from rove_jax.training.stored import first_line
+from rove_jax.training.checkpoints.stored import first_line
 
 WRITE_FAULTS = (OSError, ValueError, RuntimeError)
 """What a failed write comes out of Orbax as: tensorstore reports a full disk as a ValueError."""

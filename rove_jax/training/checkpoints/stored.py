@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from rove_jax import storage
 from rove_jax.errors import RunError, UsageError
 from rove_jax.storage import bucket
-from rove_jax.training.digest import by_path, digests, kind
+from rove_jax.training.checkpoints.digest import by_path, digests, kind
 
 FORMAT = 2
 """Raised when older code could misread what newer code writes, or the other way round."""

@@ -15,14 +15,14 @@ from tqdm import tqdm
 
 from rove_jax import distributed, storage
 from rove_jax.errors import RunError, UsageError
-from rove_jax.training import retention
-from rove_jax.training.digest import by_path
+from rove_jax.training.checkpoints import retention
+from rove_jax.training.checkpoints.digest import by_path
+from rove_jax.training.checkpoints.retries import Retries
+from rove_jax.training.checkpoints.saver import WRITE_FAULTS, Saver
+from rove_jax.training.checkpoints.shelf import COMMIT, FOLDER, Shelf
+from rove_jax.training.checkpoints.stored import FORMAT, Damaged, Stored, describe, first_line, sealed
 from rove_jax.training.record import Identity
-from rove_jax.training.retries import Retries
-from rove_jax.training.saver import WRITE_FAULTS, Saver
-from rove_jax.training.shelf import COMMIT, FOLDER, Shelf
 from rove_jax.training.state import State
-from rove_jax.training.stored import FORMAT, Damaged, Stored, describe, first_line, sealed
 
 Found = TypeVar("Found")
 
