@@ -1,6 +1,7 @@
 """The index task: prompts that a reader could answer, picks among the right choices, and intervals of shares."""
 
 import re
+import tracemalloc
 
 import jax
 import numpy as np
@@ -10,8 +11,8 @@ from reference import ruler as oracle
 from rove_jax import config
 from rove_jax.data import tokenizers
 from rove_jax.errors import UsageError
-from rove_jax.evaluation import index_task, index_task_curve
-from rove_jax.evaluation.engine import Score
+from rove_jax.evaluation import engine, index_task, index_task_curve, packing
+from rove_jax.evaluation.engine import Request, Score
 from rove_jax.evaluation.index_task import make_index_task, ordinal, score_index_task
 from rove_jax.models import functional
 
@@ -130,13 +131,22 @@ def test_a_curve_of_a_model_that_knows_nothing_is_chance(tmp_path):
     assert len(index_task_curve.depth_table(records).split("\n")) == 2 + len(records)
 
 
-def test_requests_come_in_lists_of_whole_questions(monkeypatch):
-    task = make_index_task(9, n_samples=5, tokenizer=BYTES, variant="words")
-    [together] = index_task_curve.requests(task, [256])
-    monkeypatch.setattr(index_task_curve, "TOKENS_AT_ONCE", 2 * 9 * len(task.prompts[0]) - 50)
-    parts = list(index_task_curve.requests(task, [256]))
-    assert [len(part) for part in parts] == [18, 18, 9]
-    flat = [one for part in parts for one in part]
-    for one, other, place in zip(flat, together, range(45)):
-        assert one.context.tolist() == other.context.tolist() == [256, *task.prompts[place // 9]]
-        assert one.continuation.tolist() == other.continuation.tolist() == [task.choices[place // 9][place % 9]]
+def test_choices_of_a_question_take_the_memory_of_one():
+    draw = np.random.RandomState(0)
+    prompts, ids = draw.randint(0, 200, (3, 10_000), np.int32), np.arange(200, dtype=np.int32)
+    task = index_task.IndexTask([*prompts], np.zeros(3, int), [ids] * 3, np.zeros(3, int), 200)
+
+    def peak(given: list[Request]) -> int:
+        tracemalloc.start()
+        named, forest = engine.names(given), packing.trees(given)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(set(named)) == 600 and [len(tree.spans) for tree in forest] == [200] * 3
+        return size
+
+    found = index_task_curve.requests(task, [256])
+    assert [one.context.tolist() for one in found[::200]] == [[256, *prompt] for prompt in prompts.tolist()]
+    assert [int(one.continuation[0]) for one in found] == [*ids] * 3
+    assert peak(found) < 3 * prompts.nbytes
+    copies = [Request(one.context.copy(), one.continuation) for one in found]
+    assert peak(copies) < 3 * prompts.nbytes, "the copies are their maker's; here is no further one"

@@ -3,6 +3,7 @@
 What is under every evaluation by likelihood. See `packing` for how requests share rows and beginnings.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -93,14 +94,12 @@ class Engine:
             length: give each request a row of its own of so many tokens, which suits requests of one length. They have
                 at most one more, since the last one is only predicted. None: rows are shared.
         """
-        places: dict[tuple[bytes, bytes], int] = {}
-        for place, request in enumerate(requests):
-            places.setdefault((request.context.tobytes(), request.continuation.tobytes()), place)
-        distinct = [requests[place] for place in places.values()]
-        found = dict(zip(places, self.distinct(distinct, advance, length)))
+        named = names(requests)
+        distinct = dict(zip(named, requests))
+        found = dict(zip(distinct, self.distinct(list(distinct.values()), advance, length)))
         advance(len(requests) - len(distinct))
         # Equal requests have one score, to the bit, or rounding would decide between equal choices.
-        return [found[request.context.tobytes(), request.continuation.tobytes()] for request in requests]
+        return [found[name] for name in named]
 
     def distinct(
         self, requests: Sequence[Request], advance: Callable[[int], object], length: int | None
@@ -185,6 +184,15 @@ class Engine:
                     at += count
                     done.add(request)
         return len(done)
+
+
+def names(requests: Sequence[Request]) -> list[tuple[bytes, bytes]]:
+    """What is the same for equal requests alone. An array that is the context of many is read once."""
+    digests: dict[int, bytes] = {}
+    for context, _ in requests:
+        if id(context) not in digests:
+            digests[id(context)] = hashlib.sha256(np.asarray(context, np.int32).tobytes()).digest()
+    return [(digests[id(context)], np.asarray(continuation, np.int32).tobytes()) for context, continuation in requests]
 
 
 def laid_out(strips: Sequence[Strip], rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

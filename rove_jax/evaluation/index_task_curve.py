@@ -22,9 +22,6 @@ from rove_jax.evaluation.index_task import (
 from rove_jax.evaluation.protocol import scaled
 from rove_jax.evaluation.tables import number, table
 
-TOKENS_AT_ONCE = 2**24
-"""A list of requests has about so many, each choice with its whole prompt, of which the engine reads one."""
-
 
 def index_tasks(
     lengths: Sequence[int],
@@ -78,26 +75,20 @@ def index_curve(
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
                 reader = engine.reading(model)
-                scores = [score for part in requests(task, first) for score in reader.score(part, advance)]
-                scored[model] = score_index_task(task, scores)
+                scored[model] = score_index_task(task, reader.score(requests(task, first), advance))
             named = {"variant": variant, "length": length, "scaling": rule}
             factor = length / training_length if model != cfg else 1.0
             records.append({**named, "factor": factor, **scored[model]})
     return records
 
 
-def requests(task: IndexTask, first: Sequence[int]) -> Iterator[list[Request]]:
-    """One for each choice of each question, in lists of whole questions of about `TOKENS_AT_ONCE` tokens."""
-    before, part, size = np.array(first, np.int32), [], 0
+def requests(task: IndexTask, first: Sequence[int]) -> list[Request]:
+    """One for each choice of each question; those of a question share the array of its prompt."""
+    before, found = np.array(first, np.int32), []
     for prompt, ids in zip(task.prompts, task.choices):
         context = np.concatenate([before, prompt])
-        part += [Request(context, ids[choice : choice + 1]) for choice in range(len(ids))]
-        size += len(context) * len(ids)
-        if size >= TOKENS_AT_ONCE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+        found += [Request(context, ids[choice : choice + 1]) for choice in range(len(ids))]
+    return found
 
 
 def index_table(records: Sequence[dict[str, Any]]) -> str:

@@ -21,12 +21,23 @@ ROUNDS = 32
 
 
 class Request(NamedTuple):
-    """What is to be scored."""
+    """What is to be scored. Many with one context share its array, so that nothing is copied."""
 
     context: np.ndarray
     """int32 tokens, at least one; end-of-text stands for an empty one."""
     continuation: np.ndarray
     """int32 tokens, at least one: those that are scored."""
+
+    @property
+    def size(self) -> int:
+        """Tokens that are read: all but the last, which is only predicted."""
+        return len(self.context) + len(self.continuation) - 1
+
+    def inputs(self, first: int, end: int) -> np.ndarray:
+        """[first, end) of the tokens that are read, int32."""
+        apart = len(self.context)
+        late = self.continuation[max(first - apart, 0) : max(end - apart, 0)]
+        return np.concatenate([self.context[first:end], late]).astype(np.int32, copy=False)
 
 
 class Span(NamedTuple):
@@ -97,37 +108,37 @@ class Row:
 
 def trees(requests: Sequence[Request], shares: bool = True) -> list[Tree]:
     """The requests, neighbours with a long common beginning of their inputs together (unless not `shares`)."""
-    inputs = [np.concatenate([r.context, r.continuation[:-1]]).astype(np.int32) for r in requests]
-    groups: list[tuple[list[int], int]] = []
-    for place, tokens in enumerate(inputs):
+    groups: list[tuple[list[int], int, int]] = []  # their places, what they have in common, the longest
+    for place, request in enumerate(requests):
         if groups and shares:
-            members, common = groups[-1]
-            both = shared(inputs[members[0]][:common], tokens)
-            longest = max(len(tokens), *(len(inputs[member]) for member in members))
+            members, common, longest = groups[-1]
+            both, longest = min(common, shared(requests[members[0]], request)), max(longest, request.size)
             if both >= max(SHARED, longest / 2):
-                groups[-1] = ([*members, place], both)
+                members.append(place)
+                groups[-1] = members, both, longest
                 continue
-        groups.append(([place], len(tokens)))
+        groups.append(([place], request.size, request.size))
     found = []
-    for members, common in groups:
-        tree = Tree(inputs[members[0]][:common], [], [])
+    for members, common, _ in groups:
+        tree = Tree(requests[members[0]].inputs(0, common), [], [])
         for place in members:
             first, count = len(requests[place].context) - 1, len(requests[place].continuation)
             early = min(max(common - first, 0), count)  # tokens predicted within the prefix
             if early:
                 tree.spans.append(Span(place, 0, first, early))
-            if common < len(inputs[place]):
+            if common < requests[place].size:
                 late = Span(place, early, first + early - common, count - early)
-                tree.branches.append(Branch(inputs[place][common:], [late]))
+                tree.branches.append(Branch(requests[place].inputs(common, requests[place].size), [late]))
         found.append(tree)
     return found
 
 
-def shared(left: np.ndarray, right: np.ndarray) -> int:
-    """How many first tokens two inputs have in common."""
-    size = min(len(left), len(right))
-    differ = np.flatnonzero(left[:size] != right[:size])
-    return int(differ[0]) if len(differ) else size
+def shared(left: Request, right: Request) -> int:
+    """How many first tokens two requests have in common, of those that are read."""
+    start = len(left.context) if left.context is right.context else 0
+    size = min(left.size, right.size)
+    differ = np.flatnonzero(left.inputs(start, size) != right.inputs(start, size))
+    return start + int(differ[0]) if len(differ) else size
 
 
 def rows(forest: Sequence[Tree]) -> list[Row]:
