@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Num
 from scipy.special import ndtr
 
-from rove_jax.analysis.product import Rates, check_pairs, rope_product
+from rove_jax.analysis.product import Rates, check_finite, check_pairs, rope_product
 from rove_jax.errors import UsageError, require
 
 TURNED = {"hlogBM": 1.0, "2pi": 2 * np.pi, "pi": np.pi}
@@ -51,7 +51,7 @@ class NormalFit(NamedTuple):
 
 
 def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str = "2pi") -> Split:
-    """The pairs that turn by 1 (hlogBM), 2 pi or pi radians and more over `length` positions.
+    """The pairs n < lambda, which turn by more than 1 (hlogBM), 2 pi or pi radians over `length` positions.
 
     For w_n = B^(-n / h) the boundary is h log_B(length / radians); between scaled frequencies it is interpolated in
     log w, and beyond the last it goes on as between the last two.
@@ -59,7 +59,8 @@ def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str
     require(rule in TURNED, "rule", rule, f"must be one of {', '.join(TURNED)}")
     require(length >= 1, "length", length, "must be at least 1")
     level, heights = np.log(TURNED[rule] / length), np.log(frequencies)
-    high = length * frequencies >= TURNED[rule]
+    # Above, not at: n < lambda. Where lambda is a whole number (1,000 = 1e4^(6 / 8)), rounding must not decide.
+    high = length * frequencies > TURNED[rule] * (1 + 1e-12)
     if len(heights) < 2:
         return Split(float(high.sum()), high)
     # log w falls with n; the last pair at or above the level (or the first pair) starts the piece the boundary is on.
@@ -93,7 +94,7 @@ def window_moments(
     a^2 / 2 to the variance (Remark 2.1 of Du et al.; low and high by `rule` for a context of `stop`).
     """
     check_pairs(z, frequencies)
-    require(0 <= start < stop, "start", start, f"must lie in 0..{stop - 1}")
+    require(0 <= start < stop, "start", start, f"must lie in 0..{stop - 1}, for a window up to {stop}")
     z = np.asarray(z, np.complex128)
     if method == "asymptotic":
         high = frequency_split(frequencies, stop, rule).high
@@ -108,7 +109,8 @@ def window_moments(
     left, right = z[..., :, None], z[..., None, :]
     products = 0.5 * np.real(left * right * sums + left * right.conj() * gaps)
     covariance = products - means[..., :, None] * means[..., None, :]
-    return Moments(means.sum(-1), covariance.sum((-2, -1)), means, covariance)
+    # Of one distance, or of pairs that hardly turn, rounding may leave a little less than the 0 there is.
+    return Moments(means.sum(-1), np.maximum(covariance.sum((-2, -1)), 0.0), means, covariance)
 
 
 def mean_turn(frequencies: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -126,8 +128,10 @@ def mean_turn(frequencies: np.ndarray, start: int, stop: int) -> np.ndarray:
 def normal_fit(scores: Float[np.ndarray, " T"]) -> NormalFit:
     """How normal a sample is. `scores` must not all be equal."""
     values = np.sort(np.asarray(scores, np.float64))
+    require(values.ndim == 1 and values.size > 0, "scores.shape", values.shape, "must have one axis, not empty")
+    check_finite("scores", values)
     mean, sd = float(values.mean()), float(values.std())
-    require(sd > 0, "scores", values[0], "are all this number; there is no normal distribution to fit")
+    require(sd > 0, "scores", mean, "are all this number; there is no normal distribution to fit")
     standard = (values - mean) / sd
     expected, count = ndtr(standard), len(values)
     above, below = np.arange(1, count + 1) / count - expected, expected - np.arange(count) / count

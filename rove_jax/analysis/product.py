@@ -49,6 +49,7 @@ def phase_set(name: str, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
     2 pi frac(n sqrt(2)), spread evenly and the same everywhere; ripple and wave: 0.1 sin n and 0.5 sin n; uniform:
     drawn from `seed`.
     """
+    require(seed >= 0, "seed", seed, "must be at least 0")
     n = np.arange(h, dtype=np.float64)
     if name == "aligned":
         return np.zeros(h)
@@ -106,14 +107,20 @@ def rope_product(
     *,
     constant: float | np.ndarray = 0.0,
 ) -> Float[np.ndarray, "*batch T"]:
-    """S(m) = constant + Re sum_n z_n exp(i m w_n) at every distance: float64 [..., T]. The reference."""
+    """S(m) = constant + Re sum_n z_n exp(i m w_n) at every distance: float64 [..., T]. The reference.
+
+    Distances are any finite numbers, in any order. An angle is off by m w 2^-53: 1e-10 radians at m = 1e6.
+    """
     check_pairs(z, frequencies)
     z, m = np.asarray(z, np.complex128), np.asarray(distances, np.float64)
+    require(m.ndim == 1, "distances.shape", m.shape, "must have one axis")
+    check_finite("distances", m)
+    added = added_constant(constant, z.shape[:-1])
     out = np.empty((*z.shape[:-1], len(m)))
     for first in range(0, len(m), CHUNK):
         angle = m[first : first + CHUNK, None] * frequencies
         out[..., first : first + CHUNK] = np.real(z) @ np.cos(angle).T - np.imag(z) @ np.sin(angle).T
-    return out + np.asarray(constant)[..., None]
+    return out + added[..., None]
 
 
 def rope_scores(
@@ -131,11 +138,13 @@ def rope_scores(
     check_pairs(z, frequencies)
     require(length >= 1, "length", length, "must be at least 1")
     z = np.asarray(z, np.complex128)
+    largest = float(np.abs(z).sum(-1).max(initial=0.0))
+    require(largest < 1e38, "z", largest, "is the largest sum |z|, more than float32 holds; take rope_product")
     rows = z.reshape(-1, z.shape[-1])
     coarse = np.exp(1j * np.outer(np.arange(0, length, CHUNK), frequencies))
     fine = np.exp(1j * np.outer(np.arange(min(CHUNK, length)), frequencies))
     parts = [np.stack([np.real(x), np.imag(x)]).astype(np.float32) for x in (rows, coarse, fine)]
-    added = np.broadcast_to(np.asarray(constant, np.float32), z.shape[:-1]).reshape(-1)
+    added = added_constant(constant, z.shape[:-1]).reshape(-1).astype(np.float32)
     return _scores(*parts, added, length).reshape(*z.shape[:-1], length)
 
 
@@ -152,8 +161,25 @@ def _scores(rows: Array, coarse: Array, fine: Array, constant: Array, length: in
 
 
 def check_pairs(z: np.ndarray, frequencies: np.ndarray) -> None:
-    """Raise `UsageError` unless there is one frequency for each pair."""
-    h = np.shape(z)[-1]
-    require(
-        np.shape(frequencies) == (h,), "frequencies.shape", np.shape(frequencies), f"must be ({h},), as z has pairs"
-    )
+    """Raise `UsageError` unless there is one frequency for each pair, and all numbers are finite."""
+    pairs = np.shape(z)[-1:]
+    found = np.shape(frequencies)
+    require(found == pairs != (), "frequencies.shape", found, f"must be {pairs}, as many as z has pairs")
+    check_finite("z", z)
+    check_finite("frequencies", frequencies)
+
+
+def check_finite(name: str, x: float | np.ndarray) -> None:
+    """Raise `UsageError` if there is a NaN or an infinity. (Comparisons with NaN are false: a plausible rate of 0.)"""
+    finite = np.isfinite(x)
+    if not finite.all():
+        raise UsageError(f"{name} = {np.asarray(x)[~finite].flat[0]}: must be finite")
+
+
+def added_constant(constant: float | np.ndarray, batch: tuple[int, ...]) -> Float[np.ndarray, "*batch"]:
+    """`constant` as one number for each batch index, float64; raises `UsageError` if it cannot be that."""
+    shape = np.shape(constant)
+    fits = len(shape) <= len(batch) and all(a in (1, b) for a, b in zip(shape[::-1], batch[::-1]))
+    require(fits, "constant.shape", shape, f"must broadcast to {batch}, the leading axes of z")
+    check_finite("constant", constant)
+    return np.broadcast_to(np.asarray(constant, np.float64), batch)

@@ -7,7 +7,8 @@ from jaxtyping import Float, Num
 
 from rove_jax.analysis.inversion import position_inversion, token_inversion
 from rove_jax.analysis.moments import frequency_split
-from rove_jax.analysis.product import Rates, rope_product
+from rove_jax.analysis.product import Rates, check_pairs, rope_product
+from rove_jax.errors import require
 
 
 class Profile(NamedTuple):
@@ -18,7 +19,7 @@ class Profile(NamedTuple):
     positional: Rates
     """The mean of g: how far a step of one moves the score."""
     semantic: Rates
-    """1 - P(D(m) < 0), of the margin to another key; NaN without one."""
+    """1 - P(D(m) has the other sign than D(0)), of the margin to another key; NaN without one."""
     high_share: Rates
     """r_H = ||z of high frequencies|| / ||z||."""
     order_error: Rates
@@ -31,14 +32,21 @@ def profiler(
     length: int,
     *,
     margin: Num[np.ndarray, "*batch h"] | None = None,
+    constant: float | np.ndarray = 0.0,
 ) -> Profile:
-    """Measures over the distances 0..length - 1. `margin`: what `inversion.token_margin` returns for a second key."""
-    norm = np.linalg.norm(z, axis=-1)
+    """Measures over the distances 0..length - 1, from z alone (before 1/sqrt(H), which no field depends on).
+
+    `margin`, `constant`: of a second key, as `inversion.token_inversion` takes them. High frequencies turn at least
+    once over `length`.
+    """
+    check_pairs(z, frequencies)
+    require(length >= 2, "length", length, "must be at least 2")
+    norm = np.asarray(nonzero_norm(z))
     steps = np.abs(np.diff(rope_product(z, frequencies, np.arange(length)), axis=-1)) / norm[..., None]
     high = frequency_split(frequencies, length).high
     semantic: Rates = np.full(norm.shape, np.nan)
     if margin is not None:
-        semantic = 1.0 - token_inversion(margin, frequencies, length).probability
+        semantic = 1.0 - token_inversion(margin, frequencies, length, constant=constant).probability
     return Profile(
         steps,
         steps.mean(-1),
@@ -50,5 +58,12 @@ def profiler(
 
 def expected_step(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"]) -> Rates:
     """The root mean square of g over long windows: sqrt(1/2 sum |z|^2 4 sin^2(w / 2)) / ||z||, float64 [...]."""
-    power = np.abs(z) ** 2
-    return np.sqrt(0.5 * (power * 4 * np.sin(frequencies / 2) ** 2).sum(-1) / power.sum(-1))
+    check_pairs(z, frequencies)
+    return np.sqrt(2 * np.sum((np.abs(z) * np.sin(frequencies / 2)) ** 2, axis=-1)) / nonzero_norm(z)
+
+
+def nonzero_norm(z: np.ndarray) -> Rates:
+    """||z||, float64 [...]; raises `UsageError` if one is 0, for there is nothing to measure by."""
+    norm = np.linalg.norm(z, axis=-1)
+    require(bool(np.all(norm > 0)), "||z||", 0.0, "the query or the key is 0 in every channel that turns")
+    return norm
