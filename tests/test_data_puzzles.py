@@ -58,7 +58,7 @@ def test_accuracy_counts_whole_answers(kind, monkeypatch):
     """A scorer that knows every answer but those to prompts of an even sum of bytes, where it misses one token."""
 
     class Knowing:
-        def __init__(self, cfg, params, *, batch_size):
+        def __init__(self, cfg, params, *, batch_size, mesh):
             pass
 
         def score(self, requests, advance):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rove_jax.config import ScalingRule
+from rove_jax.distributed import Mode
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,16 @@ def add_scalings(parser: argparse.ArgumentParser) -> None:
         help="frequency scalings beyond the training length, by length / training length (default: none)",
     )
     parser.add_argument("--value-scaling", choices=["same", "none"], default="same", help="as in perplexity")
+
+
+def add_distributed(parser: argparse.ArgumentParser) -> None:
+    """Add --distributed, which `eval` obeys: all processes do the job, of which the first one writes and prints."""
+    parser.add_argument(
+        "--distributed",
+        choices=get_args(Mode),
+        default="auto",
+        help="join other processes: if the environment tells of some (default), or else fail, or never",
+    )
 
 
 def step(text: str) -> Any:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rove_jax.cli.arguments import add_runs
+from rove_jax.cli.arguments import add_distributed, add_runs
 from rove_jax.cli.perplexity import protocol, protocol_arguments
 from rove_jax.errors import UsageError
 
@@ -13,11 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs(parser)
     protocol_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and perplexity.png")
+    add_distributed(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is not measured yet, then write the report."""
+    from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.processes import everywhere
     from rove_jax.report import compare as report
 
     names = ("report.md", "report.json", "perplexity.png")
@@ -28,7 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     asked = protocol(opened[0].config, arguments)
     for name in names:
         results.check_writable(arguments.out / name, "--out")
-    measured = [runs.stored_perplexity(one, asked) for one in opened]
+    measured = [runs.stored_perplexity(one, asked, everywhere()) for one in opened]
+    if not is_writer():
+        return
     documents = [document for document, _ in measured]
     differing = report.differences([one.config for one in opened])
     text, data, image = (arguments.out / name for name in names)

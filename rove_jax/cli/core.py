@@ -2,12 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
-from rove_jax import distributed, storage
-from rove_jax.cli.arguments import add_run
-from rove_jax.cli.train import together
-from rove_jax.distributed import Mode
+from rove_jax import storage
+from rove_jax.cli.arguments import add_distributed, add_run
 from rove_jax.errors import UsageError
 
 
@@ -38,22 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "them with frequencies scaled",
     )
     parser.add_argument("--out", type=Path, required=True, help="result file; records of examples go beside it")
-    parser.add_argument(
-        "--distributed", choices=get_args(Mode), default="auto", help="whether to join other processes, as in training"
-    )
+    add_distributed(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, or go on measuring, with all processes that there are."""
-    peers = distributed.initialize(arguments.distributed)
-    if peers is None:
-        measure(arguments)
-    else:
-        together(peers, lambda: measure(arguments))
-
-
-def measure(arguments: argparse.Namespace) -> int:
-    """Measure; the first process prints the table and writes the result file. Returns 0."""
+    """Measure, or go on measuring; the first process prints the table and writes the result file."""
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.core.evaluate import Settings, evaluate
     from rove_jax.evaluation.core.report import core_text
@@ -72,7 +58,6 @@ def measure(arguments: argparse.Namespace) -> int:
         runs.open_run(arguments.workdir, step=arguments.step), arguments.data, asked, arguments.baselines, records
     )
     if document is None:
-        return 0
+        return
     results.write(arguments.out, document)
     print(f"{core_text(document)}\n\nWritten: {arguments.out}\n         {records}")
-    return 0

@@ -14,14 +14,17 @@ from rove_jax.cli import (
     perplexity,
     puzzles,
     ruler,
+    seeds,
     speed,
     suite,
 )
+from rove_jax.cli.train import together
 
 JOBS = {
     "perplexity": (perplexity, "perplexity against context length, to a result file"),
     "generate": (generate, "continue a prompt"),
     "compare": (compare, "perplexity of several runs: table, data and figure"),
+    "seeds": (seeds, "ratio of the perplexities of two recipes over several seeds of each"),
     "core": (core, "DCLM's CORE: 22 few-shot tasks in nanochat's or llm-foundry's form"),
     "ruler": (ruler, "RULER's 13 tasks at any length, scored by the likelihood of the answer"),
     "index": (index, "accuracy at the k-th element of a list, against the length of the list"),
@@ -48,7 +51,11 @@ def job(argv: Sequence[str] | None) -> None:
     distributed.keep_freed_memory()
     if arguments.run is not speed.run:  # which reports how long compiling takes
         distributed.keep_compiled()
-    arguments.run(arguments)
+    peers = distributed.initialize(arguments.distributed) if "distributed" in arguments else None
+    if peers is None:
+        arguments.run(arguments)
+    else:
+        together(peers, lambda: arguments.run(arguments))
 
 
 def parser() -> exits.Parser:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rove_jax.cli.arguments import add_run, add_scalings
+from rove_jax.cli.arguments import add_distributed, add_run, add_scalings
 
 VARIANTS = ("list", "numbered", "words", "words_end")
 """Those of `evaluation.index_task`, which is imported only when they are run."""
@@ -29,15 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scalings(parser)
     parser.add_argument("--batch-size", type=int, help="rows of a forward pass (default: chosen)")
     parser.add_argument("--out", type=Path, required=True, help="result file; the figure goes beside it, to a .png")
+    add_distributed(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Ask one run, print the tables, write the result file and the figure."""
-    from tqdm import tqdm
-
+    from rove_jax.distributed import is_writer
     from rove_jax.errors import require
     from rove_jax.evaluation import index_task_curve as curve
     from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.processes import everywhere, progress
 
     for name in ("lengths", "variants", "scaling"):
         values = getattr(arguments, name)
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     asked = {name: settings[name] for name in ("samples", "seed", "shots")}
     tasks = list(curve.index_tasks(arguments.lengths, arguments.variants, opened.tokenizer, **asked))
     total = len(arguments.scaling) * sum(sum(map(len, task.choices)) for _, _, task in tasks)
-    with tqdm(total=total, desc=f"{opened.workdir.name}: index", unit="choice", disable=None, leave=False) as bar:
+    with progress(total, f"{opened.workdir.name}: index", "choice") as bar:
         records = curve.index_curve(
             opened.config.model,
             opened.params,
@@ -68,8 +69,11 @@ def run(arguments: argparse.Namespace) -> None:
             scalings=arguments.scaling,
             value_scaling=arguments.value_scaling,
             batch_size=given,
+            mesh=everywhere(),
             advance=bar.update,
         )
+    if not is_writer():
+        return
     document = results.document("index", opened.provenance, settings, records)
     trained = opened.config.data.context_length
     title = f"{opened.workdir.resolve().name}, step {opened.step}, trained on {trained} tokens"

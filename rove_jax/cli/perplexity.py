@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-from rove_jax.cli.arguments import add_run
+from rove_jax.cli.arguments import add_distributed, add_run
 from rove_jax.config import Config, ScalingRule
 from rove_jax.evaluation.protocol import Mode, Prefix, Protocol, Split
 
@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     protocol_arguments(parser)
     parser.add_argument("--out", type=Path, help="result file (default: in the run folder)")
+    add_distributed(parser)
 
 
 def protocol_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +80,9 @@ def protocol(config: Config, arguments: argparse.Namespace) -> Protocol:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure one run, print the table, write the result file."""
+    from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.processes import everywhere
     from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
 
     opened = runs.open_run(arguments.workdir, step=arguments.step)
@@ -87,8 +90,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         results.check_writable(arguments.out, "--out")
     if arguments.out is None:
-        document, path = runs.stored_perplexity(opened, asked)
+        document, path = runs.stored_perplexity(opened, asked, everywhere())
     else:
-        document, path = runs.measure_perplexity(opened, asked), arguments.out
-        results.write(path, document)
+        document, path = runs.measure_perplexity(opened, asked, everywhere()), arguments.out
+        if is_writer():
+            results.write(path, document)
+    if not is_writer():
+        return
     print(f"{perplexity_caption(document)}\n\n{perplexity_table(document)}\n\nWritten: {path}")

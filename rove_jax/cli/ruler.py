@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rove_jax.cli.arguments import add_run, add_scalings
+from rove_jax.cli.arguments import add_distributed, add_run, add_scalings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="result file; records of samples go beside it, to a .jsonl"
     )
+    add_distributed(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure one run on RULER, print two tables, write the result file."""
+    from rove_jax.distributed import is_writer
     from rove_jax.errors import require
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.ruler import summary
@@ -67,6 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
     journal = results.beside(arguments.out, ".jsonl", "--out", "records")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
     document = measure(opened, asked, journal, samples_in=arguments.cache, batch_size=arguments.batch_size)
+    if not is_writer():
+        return
     results.write(arguments.out, document)
     print(f"{summary.caption(document)}\n\n{summary.ruler_table(document)}\n")
     print(f"{summary.control_table(document)}\n{summary.legend()}\n\nWritten: {arguments.out}\n         {journal}")

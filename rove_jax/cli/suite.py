@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rove_jax.cli.arguments import add_runs
+from rove_jax.cli.arguments import add_distributed, add_runs
 from rove_jax.errors import UsageError
 
 JOBS = ("perplexity", "core", "ruler", "index")
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs, the folder, and an option for each job that holds the job's own options."""
     add_runs(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for the report and all result files")
+    add_distributed(parser)
     for job in JOBS:
         parser.add_argument(
             f"--{job}",
@@ -29,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the jobs that are not done yet, then write the report."""
+    from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.processes import of_first
     from rove_jax.report import compare
     from rove_jax.report.cells import Result, Results
 
@@ -49,17 +52,21 @@ def run(arguments: argparse.Namespace) -> None:
             words += ["--out", str(arguments.out / file)]
             # All are read before the first is run: a typo in the last one is not found out after hours.
             jobs.append((name, kind, file, words, arguments.parser.parse_args(words), one.provenance))
-    done = manifest(arguments.out)
+    done = of_first(manifest(arguments.out) if is_writer() else None)
     found: Results = {}
     for name, kind, file, words, parsed, provenance in jobs:
         what = {"command": words, **{field: provenance[field] for field in results.SAME}}
-        if done.get(file) != what or not (arguments.out / file).is_file():
-            print(f"\npython -m eval {shlex.join(words)}\n", flush=True)
+        if of_first(done.get(file) != what or not (arguments.out / file).is_file()):
+            if is_writer():
+                print(f"\npython -m eval {shlex.join(words)}\n", flush=True)
             parsed.run(parsed)
             done[file] = what
-            results.write(arguments.out / MANIFEST, done)
-        found.setdefault(name, {})[kind] = Result(results.read(arguments.out / file), file)
-    write(found, arguments.out)
+            if is_writer():
+                results.write(arguments.out / MANIFEST, done)
+        if is_writer():
+            found.setdefault(name, {})[kind] = Result(results.read(arguments.out / file), file)
+    if is_writer():
+        write(found, arguments.out)
 
 
 def write(found: dict[str, dict[str, Any]], folder: Path) -> None:

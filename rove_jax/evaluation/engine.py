@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from rove_jax import config, sharding
+from rove_jax import config, distributed, sharding
 from rove_jax.config import Model
 from rove_jax.errors import require
 from rove_jax.evaluation import packing
@@ -79,6 +79,19 @@ class Engine:
     def reading(self, cfg: Model) -> "Engine":
         """The same parameters read as another model, so with other rotations."""
         return Engine(cfg, self.params, batch_size=self.batch_size, mesh=self.mesh)
+
+    def own(self) -> "Engine":
+        """The same on the devices of this process alone, in a run of one process this itself. Nothing is copied."""
+        if not self.joint:
+            return self
+        mesh = sharding.make_mesh(config.Mesh(data=-1), list(self.mesh.local_devices))
+        whole = sharding.replicated(mesh)
+
+        def here(leaf: jax.Array) -> jax.Array:
+            parts = [shard.data for shard in leaf.addressable_shards]
+            return jax.make_array_from_single_device_arrays(leaf.shape, whole, parts)
+
+        return Engine(self.cfg, jax.tree.map(here, self.params), batch_size=self.batch_size, mesh=mesh)
 
     def score(
         self,
@@ -170,11 +183,13 @@ class Engine:
     def collect(self, passes: list[tuple[list[Strip], Any]], scores: list[Score]) -> int:
         """Put the likelihoods of a batch where they belong; how many requests end in it."""
         done: set[int] = set()
-        for strips, found in passes:
+        every = [found for _, found in passes]
+        if self.joint:
+            distributed.meet("scores")  # on a CPU, collectives give up on others after 30 s, be they still compiling
+            every = process_allgather(every, tiled=True)
+        for (strips, _), found in zip(passes, every):
             if found is None:
                 continue
-            if self.joint:
-                found = process_allgather(found, tiled=True)
             nll_bn, greedy_bn = map(np.asarray, found)
             for row, strip in enumerate(strips):
                 at = 0

@@ -1,16 +1,21 @@
 """Text sampled from a model with a key/value cache: one compiled pass over the prompts, one compiled step per token."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
+from rove_jax import distributed, sharding
 from rove_jax.config import Model
 from rove_jax.errors import UsageError, require
-from rove_jax.evaluation.scorer import compute_config
+from rove_jax.evaluation.engine import Engine
+from rove_jax.evaluation.scorer import compute_config, laid_out
 from rove_jax.models import functional
 
 SHORTEST_BUCKET = 32
@@ -44,6 +49,7 @@ def generate(
     sampling: Sampling = Sampling(),
     seeds: Sequence[int] | None = None,
     emit: Callable[[np.ndarray], object] = lambda tokens_b: None,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> list[np.ndarray]:
     """Continue each prompt until `eot` or `max_new_tokens`.
 
@@ -56,7 +62,9 @@ def generate(
         prompts: token ids of each. An empty prompt begins a document: it continues `eot`.
         max_new_tokens: at most this many tokens are added to each.
         seeds: one per prompt; None is 0, 1, 2, ...
-        emit: called after every step with the tokens [B] it drew (`eot` for rows that have ended).
+        emit: called after every step with the tokens [B] it drew (`eot` for rows that have ended). If it returns True,
+            nothing more is drawn.
+        mesh: devices of this process that share the prompts out, each with all of `params`. None: where `params` are.
 
     Returns:
         The new token ids of each prompt, int32, without `eot`.
@@ -73,26 +81,63 @@ def generate(
         for token in row[(row < 0) | (row >= cfg.vocab)][:1]:
             raise UsageError(f"prompt: token {token} is unknown, the model's vocabulary is 0 to {cfg.vocab - 1}")
 
+    count, ways = len(rows), 1 if mesh is None else sharding.batch_ways(mesh)
+    rows += [np.array([eot])] * (-count % ways)
+    seeds += [0] * (-count % ways)
     width = bucket(max(map(len, rows)))
     tokens_bt, lengths_b = np.full((len(rows), width), eot, np.int32), np.array([len(row) for row in rows], np.int32)
     for padded, row in zip(tokens_bt, rows):
         padded[-len(row) :] = row
     slots = bucket(width + max_new_tokens)
-    model = compute_config(cfg, params, batch=len(rows), length=slots, masked=True)
     keys_b = jax.vmap(jax.random.key)(np.array([seed % 2**32 for seed in seeds], np.uint32))
 
-    drawn, cache = prefill(model, sampling, slots, params, tokens_bt, lengths_b, keys_b)
-    new, ended = [], np.zeros(len(rows), bool)
-    for step in range(max_new_tokens):
-        tokens_b = np.where(ended, eot, np.asarray(drawn))
-        ended = ended | (tokens_b == eot)
-        new.append(tokens_b)
-        emit(tokens_b)
-        if ended.all() or step + 1 == max_new_tokens:
-            break
-        drawn, cache = decode(model, sampling, params, cache, tokens_b, lengths_b + np.int32(step), keys_b)
+    def put(array: Any) -> Any:
+        return array if mesh is None else jax.device_put(array, sharding.batch(mesh))
+
+    with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
+        model = compute_config(cfg, params, batch=len(rows) // ways, length=slots, masked=True)
+        lengths_b, keys_b = put(lengths_b), put(keys_b)
+        drawn, cache = prefill(model, sampling, slots, params, put(tokens_bt), lengths_b, keys_b)
+        new, ended = [], np.arange(len(rows)) >= count
+        for step in range(max_new_tokens):
+            tokens_b = np.where(ended, eot, np.asarray(drawn))
+            ended = ended | (tokens_b == eot)
+            new.append(tokens_b[:count])
+            if emit(tokens_b[:count]) is True or ended.all() or step + 1 == max_new_tokens:
+                break
+            drawn, cache = decode(model, sampling, params, cache, put(tokens_b), lengths_b + np.int32(step), keys_b)
     found = np.stack(new, axis=1)
     return [row[: (row == eot).argmax() if (row == eot).any() else len(row)].astype(np.int32) for row in found]
+
+
+def generate_everywhere(
+    engine: Engine,
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    *,
+    max_new_tokens: int,
+    eot: int,
+    sampling: Sampling = Sampling(),
+    seeds: Sequence[int] | None = None,
+) -> list[np.ndarray]:
+    """`generate` with the engine's model on all its devices, in processes that each take a part of the prompts.
+
+    Each of them calls this with the same prompts, and each gets all that was generated.
+    """
+    seeds = list(range(len(prompts))) if seeds is None else list(seeds)
+    asked = {"max_new_tokens": max_new_tokens, "eot": eot, "sampling": sampling}
+    own = engine.own()
+    if not engine.joint:
+        return generate(own.cfg, own.params, prompts, seeds=seeds, mesh=own.mesh, **asked)
+    size = -(-len(prompts) // jax.process_count())  # the same in all, so that the last one compiles no other program
+    part = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
+    mine = [*prompts[part], *[[eot]] * size][:size]
+    new = generate(own.cfg, own.params, mine, seeds=[*seeds[part], *[0] * size][:size], mesh=own.mesh, **asked)
+    table = np.full((size, max_new_tokens), -1, np.int32)
+    for row, tokens in zip(table, new):
+        row[: len(tokens)] = tokens
+    distributed.meet("generated")  # as in `engine`
+    every = process_allgather(table).reshape(-1, max_new_tokens)
+    return [row[row >= 0] for row in every[: len(prompts)]]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -113,7 +158,8 @@ def prefill(cfg: Model, sampling: Sampling, slots: int, params, tokens_bt, lengt
         segments=segments_bt,
         cache=cache,
     )
-    return draw(cfg, sampling, params, output.hidden[:, -1], lengths_b, keys_b), output.cache
+    assert output.cache is not None
+    return draw(cfg, sampling, params, output.hidden[:, -1], lengths_b, keys_b), laid_out(output.cache)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)

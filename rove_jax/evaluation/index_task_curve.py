@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from rove_jax.config import Model, ScalingRule
@@ -58,6 +59,7 @@ def index_curve(
     scalings: Sequence[ScalingRule] = ("none",),
     value_scaling: str = "same",
     batch_size: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], object] = lambda done: None,
 ) -> list[dict[str, Any]]:
     """One record per task and scaling: what `score_index_task` says, and the variant, length and factor.
@@ -65,9 +67,10 @@ def index_curve(
     Args:
         first: tokens before every prompt: end-of-text, or none where the model never saw one before a text.
         scalings: frequency scalings, with factor length / training length.
+        mesh: as in `Engine`.
         advance: told how many choices were scored; each question has as many as its task's `choices`.
     """
-    engine, values = Engine(cfg, params, batch_size=batch_size), value_scaling == "same"
+    engine, values = Engine(cfg, params, batch_size=batch_size, mesh=mesh), value_scaling == "same"
     records = []
     for variant, length, task in tasks:
         scored: dict[Model, dict[str, Any]] = {}  # scalings that leave the model as it is are computed once

@@ -1,14 +1,17 @@
 """Records beside a result file, a line each, written as they come, so that an evaluation that was stopped goes on."""
 
+import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rove_jax import storage
+from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError
+from rove_jax.evaluation.processes import of_first
 
 
 class Journal:
@@ -96,3 +99,25 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
+
+
+class Copy:
+    """A journal in a process that has no file: the records of the first one, and those added since."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def add(self, records: Iterable[dict[str, Any]]) -> None:
+        """Put records behind the others."""
+        self.records += records
+
+
+@contextlib.contextmanager
+def joint_journal(path: Path, of: dict[str, Any]) -> Iterator[Journal | Copy]:
+    """The same records in all processes, of which each calls this and adds the same: the first one has the file.
+
+    Raises as `Journal` does, in the first process.
+    """
+    with Journal(path, of) if is_writer() else contextlib.nullcontext(Copy()) as kept:
+        kept.records = of_first(kept.records)
+        yield kept

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 
 from rove_jax import rotary
@@ -24,6 +25,7 @@ def perplexities(
     training_length: int,
     eot: int,
     token_bytes: np.ndarray,
+    mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], object] = lambda scored: None,
 ) -> list[dict]:
     """One record per length and scaling of `protocol`, lengths outermost. See `measure` for what a record holds.
@@ -35,10 +37,11 @@ def perplexities(
         training_length: context length in tokens the model was trained on.
         eot: id of the end-of-text token.
         token_bytes: [V] bytes each token stands for; 0 for end-of-text.
+        mesh: as in `Engine`.
         advance: told how many windows were scored. `window_count` says how many there will be.
     """
     records = []
-    engine = Engine(cfg, params)
+    engine = Engine(cfg, params, mesh=mesh)
     values = protocol.value_scaling == "same"
     for length in protocol.lengths:
         parts = [sequences(document.tokens, length, protocol, eot) for document in documents]

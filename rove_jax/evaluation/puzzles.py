@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from rove_jax.config import Model
@@ -31,6 +32,7 @@ def accuracies(
     seed: int = 42,
     first: Sequence[int] = (),
     batch_size: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], object] = lambda done: None,
 ) -> list[dict[str, Any]]:
     """One record per size: the share of puzzles whose answer, and the end of it, is what the model finds likeliest.
@@ -41,6 +43,7 @@ def accuracies(
     Args:
         kind: `substring` or `addition`.
         first: tokens before a puzzle: end-of-text, or none where documents were trained apart.
+        mesh: as in `Engine`.
 
     Raises:
         UsageError: a kind that is none, or a size that no puzzle has.
@@ -51,7 +54,7 @@ def accuracies(
     least, most = (puzzles.LETTERS, 2**19) if kind == "substring" else (1, 4_000)
     for size in sizes:
         require(least <= size <= most, "--sizes", size, f"must lie between {least} and {most}")
-    engine, records = Engine(cfg, params, batch_size=batch_size), []
+    engine, records = Engine(cfg, params, batch_size=batch_size, mesh=mesh), []
     for size in sizes:
         found = [puzzles.puzzles(kind, size, Draw(seed, "asked", kind, index), 1)[0] for index in range(samples)]
         end = "," if kind == "substring" else "]"

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
+from jax.sharding import Mesh
 
 from rove_jax import storage, zoo
 from rove_jax.config import Config, Data, fingerprint, to_dict
 from rove_jax.data import prepare, tokenizers
 from rove_jax.data.prepared import MANIFEST, Document
+from rove_jax.distributed import is_writer
 from rove_jax.evaluation import results
 from rove_jax.evaluation.perplexity import perplexities, token_bytes, window_count
+from rove_jax.evaluation.processes import of_first, progress
 from rove_jax.evaluation.protocol import Protocol, Split, Together, choose
 from rove_jax.models.accounting import parameter_count
 from rove_jax.training.run_folder import FREE, Origin
@@ -137,12 +139,16 @@ def default_protocol(config: Config) -> Protocol:
     return Protocol(lengths, asked.scalings, documents=asked.documents, prefix=prefix)
 
 
-def measure_perplexity(run: Run, protocol: Protocol) -> dict:
-    """A result document of the perplexities of `run` under `protocol`, with a progress bar on stderr."""
+def measure_perplexity(run: Run, protocol: Protocol, mesh: Mesh | None = None) -> dict:
+    """A result document of the perplexities of `run` under `protocol`, with a progress bar on stderr.
+
+    Args:
+        mesh: None: the devices of this process, which then works alone. Otherwise all processes call this.
+    """
     cfg, eot, trained = run.config.model, run.tokenizer.eot, run.config.data.context_length
     documents, source = documents_of(run, protocol)
     count = window_count(cfg, documents, protocol, training_length=trained, eot=eot)
-    with tqdm(total=count, desc=f"{run.workdir.name}: perplexity", unit="window", disable=None, leave=False) as bar:
+    with progress(count, f"{run.workdir.name}: perplexity", "window") as bar:
         records = perplexities(
             cfg,
             run.params,
@@ -151,21 +157,26 @@ def measure_perplexity(run: Run, protocol: Protocol) -> dict:
             training_length=trained,
             eot=eot,
             token_bytes=token_bytes(run.tokenizer),
+            mesh=mesh,
             advance=bar.update,
         )
     return results.document("perplexity", run.provenance, settings_of(protocol, source), records)
 
 
-def stored_perplexity(run: Run, protocol: Protocol) -> tuple[dict, Path]:
+def stored_perplexity(run: Run, protocol: Protocol, mesh: Mesh | None = None) -> tuple[dict, Path]:
     """The same with the file it is in: found in the run folder if measured before, else measured and stored there."""
+    first, agreed = (True, lambda value: value) if mesh is None else (is_writer(), of_first)
     folder = run.workdir / FOLDER
     source = "" if protocol.text is None else open_text(run, protocol.text).fingerprint
     settings = settings_of(protocol, source)
-    found = results.find(folder, "perplexity", run.provenance, settings)
-    if found is not None:
-        return found
+    found = results.find(folder, "perplexity", run.provenance, settings) if first else None
+    known = agreed(found and (found[0], found[1].name))
+    if known is not None:
+        return known[0], folder / known[1]
     path = folder / f"perplexity-{run.step}-{fingerprint(settings)}.json"
-    results.check_writable(path, "workdir")
-    document = measure_perplexity(run, protocol)
-    results.write(path, document)
+    if first:
+        results.check_writable(path, "workdir")
+    document = measure_perplexity(run, protocol, mesh)
+    if first:
+        results.write(path, document)
     return document, path

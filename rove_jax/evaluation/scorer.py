@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from rove_jax import attention
 from rove_jax.attention.rotary_attention import turned
 from rove_jax.config import Model
 from rove_jax.models import functional
+from rove_jax.sharding import BATCH
 
 LOGITS_LIMIT = 2**25
 """Bytes of logits at once on a device: less than in training, where a smaller part would cost a gradient of the table
@@ -47,7 +49,7 @@ def read(
 
     by_key, by_value = store.rotations
     beyond = ((0, 0), (0, room))
-    return out.hidden, replace(
+    store = replace(
         store,
         key=kept(store.key, out.captured["key"], by_key),
         value=kept(store.value, out.captured["value"], by_value),
@@ -55,6 +57,15 @@ def read(
         segments=jnp.pad(segments_bt, beyond),
         length=jnp.int32(length),
     )
+    return out.hidden, laid_out(store)
+
+
+def laid_out(store: attention.Store) -> attention.Store:
+    """A new store, all of it in parts where the rows are, so that the program that it is given to, and which gives it
+    back like that, is not compiled twice: what is a constant as yet would be whole on every device."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return store
+    return replace(store, lost=jax.lax.with_sharding_constraint(store.lost, PartitionSpec(BATCH)))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from rove_jax.config import Model, ScalingRule
 from rove_jax.errors import require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.engine import Engine
-from rove_jax.evaluation.generate import Sampling, generate
-from rove_jax.evaluation.journal import Journal
+from rove_jax.evaluation.generate import Sampling, generate_everywhere
+from rove_jax.evaluation.journal import joint_journal
+from rove_jax.evaluation.processes import everywhere, progress
 from rove_jax.evaluation.protocol import scaled
 from rove_jax.evaluation.ruler import cache, material, score
 from rove_jax.evaluation.ruler.fit import Plan, Reserve, Sample, plan
@@ -23,7 +22,7 @@ from rove_jax.evaluation.ruler.tasks import ALL, NAMES
 from rove_jax.evaluation.runs import Run
 
 TOKENS_AT_ONCE = 2**16
-"""About so many tokens of prompts are scored before their records are written."""
+"""About so many tokens of prompts are scored on each device before their records are written."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ def measure(
 ) -> dict[str, Any]:
     """A result document, one record for each task, length and scaling; the samples' own records go to `journal`.
 
+    Of several processes each calls this and gets the document; the first one has the file.
+
     Args:
         samples_in: folder of the cache of samples. None: the user's.
         batch_size: rows of one forward pass; None: as many as the engine thinks good.
@@ -80,13 +81,13 @@ def measure(
     plans = plan(tasks, asked.lengths, texts, samples=asked.samples, seed=asked.seed, reserve=asked.reserve)
     settings = {**dataclasses.asdict(asked), "texts": material.identity(texts), "format": cache.FORMAT}
     of = {**{name: run.provenance[name] for name in results.SAME}, **settings}
-    engine, where = Engine(run.config.model, run.params, batch_size=batch_size), samples_in or cache.folder()
-    found, title = [], f"{run.workdir.name}: ruler"
+    engine = Engine(run.config.model, run.params, batch_size=batch_size, mesh=everywhere())
+    found, where = [], samples_in or cache.folder()
     models = {one: readers(run, asked, one.length) for one in plans}
     count = asked.samples * sum(len(each) for each in models.values())
     with (
-        Journal(journal, of) as kept,
-        tqdm(total=count, desc=title, unit="sample", disable=None, leave=False) as bar,
+        joint_journal(journal, of) as kept,
+        progress(count, f"{run.workdir.name}: ruler", "sample") as bar,
     ):
         for one in plans:
             samples = cache.stored(one, run.origin.tokenizer_identity, texts, asked.samples, where)
@@ -94,7 +95,7 @@ def measure(
                 named = {"task": one.name, "length": one.length, "scaling": rules[0]}
                 done = {row["index"]: row for row in kept.records if named.items() <= row.items()}
                 bar.update(len(done))
-                for part in parts([sample for sample in samples if sample.index not in done], one.length):
+                for part in parts([s for s in samples if s.index not in done], one.length, engine.mesh.size):
                     rows = [{**named, **row} for row in records(run, engine.reading(model), asked, one, part)]
                     kept.add(rows)
                     done |= {row["index"]: row for row in rows}
@@ -126,9 +127,9 @@ def readers(run: Run, asked: Asked, length: int) -> dict[Model, list[ScalingRule
     return found
 
 
-def parts(left: Sequence[Sample], length: int) -> Iterator[Sequence[Sample]]:
-    """The samples in pieces of about `TOKENS_AT_ONCE` tokens."""
-    size = max(1, TOKENS_AT_ONCE // length)
+def parts(left: Sequence[Sample], length: int, devices: int) -> Iterator[Sequence[Sample]]:
+    """The samples in pieces of about `TOKENS_AT_ONCE` tokens a device."""
+    size = devices * max(1, TOKENS_AT_ONCE // length)
     for first in range(0, len(left), size):
         yield left[first : first + size]
 
@@ -143,9 +144,8 @@ def records(run: Run, engine: Engine, asked: Asked, one: Plan, part: Sequence[Sa
     if asked.generate:
         room = max(max(sample.room for sample in part), 1)
         prompts = [every[0].request.context for every in requests]
-        new = generate(
-            engine.cfg,
-            run.params,
+        new = generate_everywhere(
+            engine,
             prompts,
             max_new_tokens=room,
             eot=run.tokenizer.eot,
