@@ -22,7 +22,8 @@ SCHEMAS = [
      "continuation": "was not even.", "gold": 1},
     {"context_options": ["Ann thanked Mary since Ann was", "Ann thanked Mary since Mary was"],
      "continuation": "kind.", "gold": 1},  # contexts that end alike
-    {"context_options": ["The dog saw the dog", "The dog saw the cat"], "continuation": " and barked.", "gold": 0},
+    # White space within lists stays with llm-foundry too.
+    {"context_options": ["The dog saw the dog", "The dog saw the cat "], "continuation": " and barked.", "gold": 0},
 ]  # fmt: skip
 CONTINUATIONS = [
     {"context": "RIVERS: It runs through Cairo  ", "continuation": "the Nile", "category": "rivers"},

@@ -125,6 +125,9 @@ def test_answers_equal_the_oracle(measure, protocol):
             right = [np.mean(right[:2]), np.mean(right[2:])]
         np.testing.assert_allclose(one["accuracy"], np.mean(right), rtol=1e-12)
         assert one["file"]["unlike"]
+    odd = {one["task"]: [(row["row"], row["why"]) for row in one["odd"]] for one in result["tasks"]}
+    assert odd["winograd"] == odd["jeopardy"] == [] and {row for row, _ in odd["arc_easy"]} == {0, 1, 2, 4}
+    assert "rows 1, 4 are unlike the published task's: 3 choices instead of 4" in printed
     assert "core" not in result and len(result["missing"]) == 22 - 5 and "squad" in result["missing"]
     value = np.mean([one["centered"]["v1"] for one in result["tasks"]])
     np.testing.assert_allclose(result["core_partial"], value, rtol=1e-12)

@@ -175,11 +175,28 @@ def test_the_notes_name_all_that_is_not_the_published_measurement():
     task = scoring.task_result(BY_LABEL["copa"], right("copa", 0.5, 20), 1)
     task |= {"file": {"sha256": "", "unlike": "20 rows instead of 100"}, "truncated": 3, "ties": 2}
     task["unlike"] = [{"row": row, "why": "empty"} for row in range(12)]
+    task["odd"] = [{"row": 7, "why": "3 choices instead of 2"}]
     found = report.notes({"missing": ["squad"], "not_asked": [], "tasks": [task]})
     assert found == [
         "no file for squad",
         "copa: not the published file (20 rows instead of 100)",
         "copa: 20 rows with prompts longer than the training length, 3 of them truncated",
         "copa: rows 0, 1, 2, 3, 4, 5, 6, 7 and 4 more are not scored as the reference does: empty",
+        "copa: rows 7 are unlike the published task's: 3 choices instead of 2",
         "copa: 2 ties, decided for the first choice",
     ]
+
+
+def test_rows_that_no_published_task_has_are_remarked_on():
+    white, many = "what is scored has no text but white space", "3 choices instead of 2"
+    for label, row, why in (
+        ("copa", {"query": "q", "choices": ["a", "b"], "gold": 0}, ""),
+        ("copa", {"query": "", "choices": ["a", "b", "c"], "gold": 0}, many),
+        ("copa", {"query": "q", "choices": ["a", " \n"], "gold": 0}, white),
+        ("winograd", {"context_options": ["a", "b", " "], "continuation": "", "gold": 0}, f"{many}; {white}"),
+        ("squad", {"context": "", "continuation": "a"}, ""),
+        ("squad", {"context": "c", "continuation": "\u3000"}, white),
+        ("jeopardy", {"context": "c", "continuation": "a"}, "no category"),
+        ("jeopardy", {"context": "c", "continuation": "a", "category": "x"}, ""),
+    ):
+        assert files.remark(row, BY_LABEL[label]) == why

@@ -71,15 +71,16 @@ def foundry(kind, delimiter, rows, shots, encode):
                 preamble += ("\n" if number else "") + context + delimiter + answer
         if kind == "schema":
             pairs = [
-                (context + (delimiter if preamble else ""), row["continuation"]) for context in row["context_options"]
+                (context + (delimiter.rstrip() if preamble else ""), row["continuation"])
+                for context in row["context_options"]
             ]
         elif kind == "choice":
-            pairs = [(row["query"] + delimiter, choice) for choice in row["choices"]]
+            pairs = [((row["query"] + delimiter).rstrip(), choice) for choice in row["choices"]]
         else:
-            pairs = [(row["context"] + delimiter, row["continuation"])]
+            pairs = [((row["context"] + delimiter).rstrip(), row["continuation"])]
         made = []
         for context, answer in pairs:
-            before = list(encode(preamble)) + list(encode((("\n" if preamble else "") + context).rstrip()))
+            before = list(encode(preamble)) + list(encode(("\n" if preamble else "") + context))
             after = list(encode(answer if answer.startswith(" ") else " " + answer))
             made.append((before + after, len(before), len(before) + len(after)))
         yield row, made

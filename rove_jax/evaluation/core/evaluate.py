@@ -17,7 +17,7 @@ from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, nearest, require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.core import protocols, scoring
-from rove_jax.evaluation.core.files import Files, TaskFile
+from rove_jax.evaluation.core.files import Files, TaskFile, remark
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Engine, Request
 from rove_jax.evaluation.journal import Journal
@@ -90,8 +90,12 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
     for one in journal.records:
         by_task[one["task"]].append(one)
     found = [scoring.task_result(task, by_task[task.label], within) for task in tasks if task.label in present]
+    by_label = {task.label: task for task in tasks}
     for one in found:
-        one["file"] = {"sha256": present[one["task"]].sha256, "unlike": present[one["task"]].unlike}
+        file = present[one["task"]]
+        one["file"] = {"sha256": file.sha256, "unlike": file.unlike}
+        said = {kept["row"]: remark(file.rows[kept["row"]], by_label[one["task"]]) for kept in by_task[one["task"]]}
+        one["odd"] = [{"row": row, "why": why} for row, why in said.items() if why]
     both = {name: scoring.aggregate(found, name) for name in ("v1", "v2")}
     result = {
         **{name: value for name, value in both[baselines].items() if name.startswith("core")},

@@ -111,3 +111,16 @@ def complaint(row: Any, task: Task) -> str:
     if choices is not None and not 0 <= row["gold"] < len(choices):
         return f"gold = {row['gold']}: there are {len(choices)} choices"
     return ""
+
+
+def remark(row: dict[str, Any], task: Task) -> str:
+    """What a row of `task` has that no published one should, though it can be scored; empty if nothing."""
+    found, choices = [], row.get("choices", row.get("context_options")) or []
+    if task.choices and len(choices) != task.choices:
+        found.append(f"{len(choices)} choices instead of {task.choices}")
+    scored = choices if task.kind == "choice" else [row["continuation"]]
+    if not all(text.strip() for text in scored):
+        found.append("what is scored has no text but white space")
+    if task.label == "jeopardy" and not row.get("category", "").strip():
+        found.append("no category")
+    return "; ".join(found)

@@ -136,8 +136,10 @@ def foundry_prompts(task: Task, row: Row, shots: Sequence[Row], tokenizer: Token
     found = []
     for context, continuation in alternatives(task, row):
         text = ("\n" if before else "") + context
-        if task.kind != "schema" or before:
+        if task.kind != "schema":
             text = (text + task.delimiter).rstrip()
+        elif before:  # contexts within lists are not stripped
+            text += task.delimiter.rstrip()
         answer = continuation if continuation.startswith(" ") else f" {continuation}"
         context_tokens = preamble + tokenizer.encode(text).tolist()
         unlike = "" if context_tokens else "no context: end-of-text stands for it"

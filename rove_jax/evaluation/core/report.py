@@ -48,7 +48,21 @@ def core_text(document: dict[str, Any]) -> str:
 def rows_asked(settings: dict[str, Any]) -> str:
     """How much of each task was asked."""
     most = settings["max_examples"]
-    return "all rows" if most is None else f"{most} rows of each task at most"
+    if most is None:
+        return "all rows"
+    # llm-foundry's own subsets draw from the whole file too.
+    whole = " (their shots are from the whole file, nanochat's own subsets draw from the subset)"
+    return f"{most} rows of each task at most{whole if settings['protocol'] == 'nanochat' else ''}"
+
+
+def by_reason(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(the rows, the first eight of them, why) of each reason."""
+    found = []
+    for why in sorted({one["why"] for one in rows}):
+        places = [str(one["row"]) for one in rows if one["why"] == why]
+        more = f" and {len(places) - 8} more" if len(places) > 8 else ""
+        found.append((f"{', '.join(places[:8])}{more}", why))
+    return found
 
 
 def notes(result: dict[str, Any]) -> list[str]:
@@ -64,11 +78,10 @@ def notes(result: dict[str, Any]) -> list[str]:
         if task["overlong"]:
             cut = f", {task['truncated']} of them truncated" if task["truncated"] else ", read whole"
             found.append(f"{name}: {task['overlong']} rows with prompts longer than the training length{cut}")
-        whys = {one["why"] for one in task["unlike"]}
-        for why in sorted(whys):
-            places = [str(one["row"]) for one in task["unlike"] if one["why"] == why]
-            more = f" and {len(places) - 8} more" if len(places) > 8 else ""
-            found.append(f"{name}: rows {', '.join(places[:8])}{more} are not scored as the reference does: {why}")
+        for rows, why in by_reason(task["unlike"]):
+            found.append(f"{name}: rows {rows} are not scored as the reference does: {why}")
+        for rows, why in by_reason(task["odd"]):
+            found.append(f"{name}: rows {rows} are unlike the published task's: {why}")
         if task["ties"]:
             found.append(f"{name}: {task['ties']} ties, decided for the first choice")
     return found
