@@ -121,6 +121,23 @@ def test_what_a_run_shows_at_its_end_is_stored_and_compared_without_measuring_ag
         run(*compare, "--documents", 2)
 
 
+def test_recipes_are_compared_over_seeds(trained, run, tmp_path):
+    words = ("seeds", "--baseline", trained / "rope", "--against", trained / "rove", "--out", tmp_path / "report")
+    code, lines, _ = run(*words)
+    assert code == 0 and (tmp_path / "report" / "seeds.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["differ_in"] == {"model.variant": ["rope", "rove"]} and lines[0] == "# RoVE / RoPE over 1 seeds"
+    perplexities = {}
+    for name in ("rope", "rove"):
+        assert run("perplexity", "--workdir", trained / name, "--out", tmp_path / f"{name}.json")[0] == 0
+        perplexities[name] = json.loads((tmp_path / f"{name}.json").read_text())["results"][0]["perplexity"]
+    first = report["results"][0]
+    assert (first["length"], first["part"], first["interval"]) == (16, "whole", None)
+    np.testing.assert_allclose(first["ratio"], perplexities["rove"] / perplexities["rope"], rtol=1e-6)
+    code, _, errors = run(*words[:-3], trained / "rope", trained / "rove", *words[-2:])
+    assert code == 2 and "is named twice" in errors[-1]
+
+
 def test_contexts_that_no_document_fills_are_left_out_at_the_end_of_a_run(trained, tmp_path, capsys):
     usual = tmp_path / "usual"
     shutil.copytree(trained / "rove", usual, ignore=shutil.ignore_patterns("evaluation"))

@@ -1,6 +1,7 @@
-"""How sure a measured number is: 95% intervals of shares, and of perplexities and their ratios."""
+"""How sure a measured number is: 95% intervals of shares, of perplexities and their ratios, of means over seeds."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,3 +30,16 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, baseline: np.ndarray | None 
     difference = sums if baseline is None else sums - baseline
     means = difference[draws].sum(axis=1) / counts[draws].sum(axis=1)
     return [float(bound) for bound in np.exp(np.quantile(means, [0.025, 0.975]))]
+
+
+def student(values: Sequence[float]) -> list[float] | None:
+    """95% interval of the mean that few independent values, such as one of each seed, are drawn around (Student 1908).
+
+    None for fewer than two. Two or three values say little about how they scatter: expect wide intervals.
+    """
+    if len(values) < 2:
+        return None
+    from scipy import stats  # half a second to import, for this function alone
+
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    return [float(np.mean(values) - half), float(np.mean(values) + half)]

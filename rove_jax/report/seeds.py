@@ -1,0 +1,156 @@
+"""Two recipes over several seeds: the ratio of their perplexities, and how far it depends on the seed."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rove_jax.analysis.picture import COLOURS, DASHES, MARKERS, Picture
+from rove_jax.config import Config
+from rove_jax.errors import UsageError
+from rove_jax.evaluation.intervals import bootstrap, student
+from rove_jax.evaluation.tables import number, table, which_documents
+from rove_jax.report.compare import SCALINGS, differences, labels, records
+
+PARTS = {"whole": "whole windows", "last": "the last min(256, context / 2) tokens of each window"}
+"""What of a window counts."""
+
+
+def check_pairs(baseline: Sequence[Config], against: Sequence[Config]) -> dict[str, list]:
+    """The fields in which the two recipes differ: field -> [of the baseline, of the other].
+
+    Raises `UsageError` unless each recipe was trained with the same seeds, each once, and nothing else differs in it.
+    """
+    for name, group in (("baseline", baseline), ("against", against)):
+        other = sorted(set(differences(group)) - {"seed"})
+        if other:
+            raise UsageError(f"--{name}: runs of one recipe may differ in their seeds only, not in {', '.join(other)}")
+        seeds = [config.seed for config in group]
+        if len(set(seeds)) < len(seeds):
+            raise UsageError(f"--{name}: seeds {seeds}: name one run of each seed")
+    seeds = [[config.seed for config in group] for group in (baseline, against)]
+    if seeds[0] != seeds[1]:
+        raise UsageError(f"--against: seeds {seeds[1]}: give those of --baseline in their order, {seeds[0]}")
+    return differences([baseline[0], against[0]])
+
+
+def compared(baseline: Sequence[dict], against: Sequence[dict]) -> list[dict]:
+    """A record for each length, scaling and part of the windows, from perplexity documents in the order of seeds.
+
+    `baseline`, `against`: perplexity of each seed. `ratios`: of each seed; `ratio`: their geometric mean. `interval`:
+    95% over seeds, on the same text (Student's t of ln ratio; None for one seed). `documents`: 95% over documents,
+    with these seeds (bootstrap; of whole windows alone, for which documents have sums of their own).
+    """
+    found = []
+    groups = [[records(document) for document in group] for group in (baseline, against)]
+    for key in groups[0][0]:
+        rows = [[by_key[key] for by_key in group] for group in groups]
+        texts = [[(d["id"], d["tokens"]) for d in row["documents"]] for group in rows for row in group]
+        if any(text != texts[0] for text in texts):
+            raise UsageError("runs were measured on different documents; evaluate all of them again")
+        counts = np.array([tokens for _, tokens in texts[0]])
+        sums = [np.mean([[d["nll"] for d in row["documents"]] for row in group], axis=0) for group in rows]
+        for part in PARTS:
+            values = [[row["perplexity"] if part == "whole" else row["last"]["perplexity"] for row in g] for g in rows]
+            if None in values[0]:
+                continue  # no window is full, so none has last tokens
+            logs = np.log(values[1]) - np.log(values[0])
+            over_seeds = student(logs.tolist())
+            found.append(
+                {
+                    "length": key[0],
+                    "scaling": key[1],
+                    "part": part,
+                    "baseline": values[0],
+                    "against": values[1],
+                    "ratios": np.exp(logs).tolist(),
+                    "ratio": float(np.exp(logs.mean())),
+                    "interval": over_seeds and np.exp(over_seeds).tolist(),
+                    "documents": bootstrap(sums[1], counts, sums[0]) if part == "whole" else None,
+                }
+            )
+    return found
+
+
+def geometric(values: Sequence[float]) -> float:
+    """The perplexity of the mean likelihood over seeds."""
+    return math.exp(float(np.mean(np.log(values))))
+
+
+def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_in: dict[str, list], figure: str) -> str:
+    """The report as Markdown, of the documents of both recipes. `figure` is the file name of the image beside it."""
+    first, names = documents[0][0], labels([group[0] for group in documents])
+    settings, trained = first["settings"], first["provenance"]["training_length"]
+
+    def bounds(interval: list[float] | None) -> str:
+        return "-" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+    def cells(row: dict) -> list[str]:
+        groups = [row["baseline"], row["against"]]
+        means = [number(geometric(values)) for values in groups]
+        ratios = ", ".join(f"{ratio:.3f}" for ratio in row["ratios"])
+        documents_interval = [bounds(row["documents"])] if row["part"] == "whole" else []
+        head = [str(row["length"]), f"{row['length'] / trained:g}x", SCALINGS[row["scaling"]], *means]
+        return [*head, f"{row['ratio']:.3f}", bounds(row["interval"]), *documents_interval, ratios]
+
+    header = ["context", "of training", "scaling", *names, "ratio", "over seeds", "over documents", "each seed"]
+    fields = "; ".join(f"`{name}` ({values[0]}, {values[1]})" for name, values in differ_in.items()) or "nothing"
+    count = len(first["results"][0]["documents"])
+    tokens = first["provenance"]["tokenizer"]
+    parts = [
+        f"# {names[1]} / {names[0]} over {len(documents[0])} seeds",
+        f"Perplexity per token ({tokens}), {count} {which_documents(settings)}, mode {settings['mode']}, trained on "
+        f"{trained} tokens. The recipes differ in {fields}. Perplexities and ratios are geometric means over seeds; "
+        f"below 1 {names[1]} is better. Intervals are 95%: over seeds on this text (Student's t), and over documents "
+        f"with these seeds (bootstrap).",
+        f"![Perplexity and ratio against context length]({figure})",
+    ]
+    for part, title in PARTS.items():
+        shown = [name for name in header if part == "whole" or name != "over documents"]
+        parts += [
+            f"## {title[0].upper()}{title[1:]}",
+            table(shown, [cells(row) for row in rows if row["part"] == part]),
+        ]
+    versions = ", ".join(f"{name} {version}" for name, version in first["provenance"]["versions"].items())
+    origin = f"Data {first['provenance']['data_fingerprint']}, measured with {versions}. Everything else: report.json."
+    return "\n\n".join([*parts, origin]) + "\n"
+
+
+def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture:
+    """Perplexity against length of both recipes, and their ratio with its interval over seeds; each seed as a point."""
+    from matplotlib.ticker import NullLocator, ScalarFormatter
+
+    names = labels([group[0] for group in documents])
+    whole = [row for row in rows if row["part"] == "whole"]
+    scalings, lengths = list(dict.fromkeys(r["scaling"] for r in whole)), sorted({r["length"] for r in whole})
+    picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}, 95% over seeds"], size=(5.0, 3.8))
+    for style, rule in enumerate(scalings):
+        chosen = sorted((row for row in whole if row["scaling"] == rule), key=lambda row: row["length"])
+        at = [row["length"] for row in chosen]
+        for place, (name, group) in enumerate(zip(names, ("baseline", "against"))):
+            colour, filled = COLOURS[place], {} if style == 0 else {"markerfacecolor": "white"}
+            look = {"linestyle": DASHES[style % len(DASHES)], **filled}
+            means = [geometric(row[group]) for row in chosen]
+            picture.line(0, f"{name}, {SCALINGS[rule]}", at, means, place, marked=True, **look)
+            seeds = np.repeat(at, len(chosen[0][group])), np.ravel([row[group] for row in chosen])
+            picture.dots(0, f"{name}, {SCALINGS[rule]}, seeds", *seeds, place, label=None, s=6, color=colour)
+        colour = COLOURS[2 + style]
+        look = {"color": colour, "linestyle": DASHES[style % len(DASHES)], "marker": MARKERS[2 + style]}
+        picture.line(1, SCALINGS[rule], at, [row["ratio"] for row in chosen], **look)
+        seeds = np.repeat(at, len(chosen[0]["ratios"])), np.ravel([row["ratios"] for row in chosen])
+        picture.dots(1, f"{SCALINGS[rule]}, seeds", *seeds, label=None, s=8, color=colour, marker="o")
+        bounds = [(row["length"], *row["interval"]) for row in chosen if row["interval"]]
+        if bounds:
+            picture.axes[1].vlines(*zip(*bounds), color=colour, linewidth=1.2)
+    trained = documents[0][0]["provenance"]["training_length"]
+    tokens = documents[0][0]["provenance"]["tokenizer"]
+    picture.axes[0].set_yscale("log")
+    picture.axes[1].axhline(1.0, color="0.45", linewidth=1, zorder=0)
+    for panel, label in enumerate((f"perplexity per token ({tokens})", "ratio of perplexities")):
+        picture.dress(panel, f"context length in tokens (trained on {trained})", label, xscale="log")
+        picture.tick(panel, lengths)
+    picture.axes[0].yaxis.set_major_formatter(ScalarFormatter())
+    picture.axes[0].yaxis.set_minor_locator(NullLocator())
+    low, high = picture.axes[0].get_ylim()
+    picture.axes[0].set_yticks([tick for tick in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100) if low <= tick <= high])
+    return picture
