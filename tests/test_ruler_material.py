@@ -9,7 +9,7 @@ import pytest
 
 from rove_jax.data import tokenizers
 from rove_jax.data.draws import Draw
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation.ruler import cache, essay, fit, material, questions, tasks
 
 BYTES = tokenizers.ByteTokenizer()
@@ -60,6 +60,17 @@ def test_kept_samples_are_used_again_and_damage_is_seen(texts, tmp_path, capsys,
         path.write_bytes(damaged)
         assert cache.stored(plan, "bytes", texts, 3, tmp_path) == first
         assert "damaged" in capsys.readouterr().err and path.read_bytes() == content
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(UsageError, match=r"--cache = .*file/.*choose another place"):
+        cache.stored(plan, "bytes", texts, 3, blocked)
+
+    def full(path, content):
+        raise RunError(f"{path}: No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"--cache: .*No space left.*make room"):
+        patch.setattr(cache.results, "write", full)
+        cache.stored(plan, "bytes", texts, 3, tmp_path / "full")
     other = dataclasses.replace(texts, words=dataclasses.replace(texts.words, nouns=texts.words.nouns[1:]))
     keys = {cache.key(plan, "bytes", texts, 3), cache.key(plan, "gpt2", texts, 3), cache.key(plan, "bytes", texts, 4),
             cache.key(plan, "bytes", other, 3), cache.key(dataclasses.replace(plan, seed=1), "bytes", texts, 3),
@@ -130,3 +141,12 @@ def test_an_essay_is_its_words_in_sentences():
     for count in (1, 3, 7, 19, 20, 21, 45):
         words = " ".join(found.sentences(count)).split()
         assert words == (text.split() * 3)[:count]
+
+
+def test_a_text_of_a_few_words_is_no_haystack(tmp_path):
+    path = tmp_path / "hay.txt"
+    path.write_text("needle hay " * 499 + "one")
+    with pytest.raises(UsageError, match=r"--haystack = .*hay.txt.*: has 999 words.*1000 or more"):
+        essay.load(str(path))
+    path.write_text("needle hay " * 500)
+    assert essay.load(str(path)).words == ["needle", "hay"] * 500

@@ -144,6 +144,9 @@ def test_prompts_are_worded_as_published(texts):
         f"the chain(s) of variable assignment in the text above, 5 variables are assigned the value {value}, they are: "
     )
     assert item.prompt.count("Memorize and track the chain(s)") == 2 and len(item.outputs) == 5
+    for index in range(20):  # RULER draws different lines of noise to put the chain before
+        text = plan.sample(texts, index, 5 + index % 3).item.prompt
+        assert text.count("\nVAR") >= 8 and not re.search(r"VAR [^\n]+\nVAR", text)
     for name, end, count in (
         ("cwe", "?  Answer: The top 10 words that appear most often in the list are:", 10),
         ("fwe", "?  Answer: According to the coded text above, the three most frequently appeared words are:", 3),
@@ -215,4 +218,4 @@ def test_samples_are_the_same_everywhere(texts):
         for plan in plans(texts, length):
             for sample in fit.fit(plan, texts, 2):
                 digest.update(json.dumps([plan.name, *sample]).encode())
-    assert (cache.FORMAT, digest.hexdigest()[:16]) == (1, "1ea5fa551732e059"), "raise FORMAT when samples change"
+    assert (cache.FORMAT, digest.hexdigest()[:16]) == (2, "2ca1c70281f944b3"), "raise FORMAT when samples change"

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rove_jax.errors import RunError
 from rove_jax.evaluation import results
 from rove_jax.evaluation.ruler import material as materials
 from rove_jax.evaluation.ruler.fit import Plan, Sample, fit
 from rove_jax.evaluation.ruler.item import Item, Material
 
-FORMAT = 1
+FORMAT = 2
 """To be raised when a generator is changed, or samples that were kept are taken for new ones."""
 
 
@@ -41,16 +42,20 @@ def stored(
 ) -> list[Sample]:
     """The samples of a plan: from the cache, or made and put there. A damaged file is named, and made again."""
     path = where / f"{plan.name}-{plan.length}-{key(plan, tokenizer, material, samples)[:20]}.jsonl.gz"
-    if path.exists():
+    if os.path.exists(path):  # False too where the folder may not be looked into
         found = read(path)
         if found is not None and len(found) == samples:
             advance(samples)
             return found
         print(f"{path}: damaged; made again", file=sys.stderr)
+    results.check_writable(path, "--cache")  # before the samples are made
     made = fit(plan, material, samples, advance)
     body = "".join(json.dumps([*sample[:-1], sample.item._asdict()]) + "\n" for sample in made)
     head = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest()})
-    results.write(path, gzip.compress(f"{head}\n{body}".encode(), mtime=0))
+    try:
+        results.write(path, gzip.compress(f"{head}\n{body}".encode(), mtime=0))
+    except RunError as error:
+        raise RunError(f"--cache: {error}; make room, or choose another folder") from error
     return made
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from rove_jax.data import sources
 from rove_jax.errors import UsageError
 
+FEWEST = 1000
+"""Words of a text that a person gives: fewer would be a few sentences over and over, not prose."""
 ABBREVIATIONS = frozenset(
     "Mr Mrs Ms Dr Messrs St No Nos Gen Col Capt Lieut Hon Rev Sec Art vs etc viz cf Jr Sr Co p pp".split()
 )
@@ -25,8 +27,6 @@ class Essay:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.words = text.split()
-        if len(self.words) < 2:
-            raise UsageError(f"--haystack {name}: no text; give a text of some thousand words")
         self.identity = hashlib.sha256(" ".join(self.words).encode("utf-8", "replace")).hexdigest()
         following = [*self.words[1:], "The"]
         self.ends = [place + 1 for place, pair in enumerate(zip(self.words, following)) if ends_sentence(*pair)]
@@ -61,4 +61,11 @@ def load(name: str) -> Essay:
         text = "\n".join(document[-1] for document in found if document[0] == "validation")
         return Essay(name, NOTE.sub(" ", text))
     source = sources.files(Path(name).expanduser())
-    return Essay(source.name, "\n".join(document[-1] for document in source.documents()))
+    between = "" if isinstance(source, sources.OneFile) else "\n"  # one file is cut in two, maybe within a word
+    found = Essay(source.name, between.join(document[-1] for document in source.documents()))
+    if len(found.words) < FEWEST:
+        raise UsageError(
+            f"--haystack = {name!r}: has {len(found.words)} words, which would be repeated over and over; give a text "
+            f"of {FEWEST} or more"
+        )
+    return found

@@ -73,12 +73,13 @@ class Variables:
         return [f"VAR {names[0]} = {value}"] + [f"VAR {a} = VAR {b}{end}" for b, a in zip(names, names[1:])]
 
     def context(self, chain: list[str], places: list[float], units: int) -> str:
-        """The lines of the chain, in order, among `units` lines of noise."""
+        """The lines of the chain, in order, among `units` lines of noise, at least one of them between any two."""
         found, before = [], 0
         lines = [NOISE[line % 5] if self.small else " ".join(NOISE) for line in range(units)]
-        for place, line in zip(places, chain):
-            found += [*lines[before : int(place * units)], line]
-            before = int(place * units)
+        for number, (place, line) in enumerate(zip(places, chain)):
+            after = int(place * max(1, units - len(places) + 1)) + number  # all different, as RULER's sample is
+            found += [*lines[before:after], line]
+            before = after
         return "\n".join([*found, *lines[before:]])
 
     def example(self, material: Material, draw: Draw) -> str:
