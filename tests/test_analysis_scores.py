@@ -1,10 +1,14 @@
 """Scores as a function of distance and their moments: against derived values and brute force."""
 
+from pathlib import Path
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from reference import limits as oracle
 
-from rove_jax.analysis import moments, product
+from rove_jax import analysis
+from rove_jax.analysis import inversion, moments, product, profile
 from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product, rope_scores
 from rove_jax.config import Scaling
 from rove_jax.errors import UsageError
@@ -38,7 +42,10 @@ def test_a_score_is_the_dot_product_of_turned_vectors_at_any_offset(pairing, dim
         expected = oracle.score(query, key, frequencies, at, distance, pairing)
         np.testing.assert_allclose(scores[distance], expected, atol=1e-9, rtol=0)
     np.testing.assert_allclose(
-        oracle.wave(found.amplitude, found.phase, frequencies, np.arange(300)) + found.constant, scores, atol=1e-12
+        oracle.wave(found.amplitude, found.phase, frequencies, np.arange(300)) + found.constant,
+        scores,
+        rtol=0,
+        atol=1e-12,
     )
     other = product.qk_coefficients(query, key, "half" if pairing == "interleaved" else "interleaved", dims)
     assert dims == 0 or np.abs(other.amplitude - found.amplitude).max() > 0.01  # the layout matters
@@ -60,10 +67,10 @@ def test_coefficients_of_a_query_and_a_key():
     }
     for pairing, (amplitude, phase, scores) in expected.items():
         found = product.qk_coefficients(query, key, pairing)
-        np.testing.assert_allclose(found.amplitude, amplitude, atol=6e-9)
-        np.testing.assert_allclose(found.phase, phase, atol=6e-9)
+        np.testing.assert_allclose(found.amplitude, amplitude, rtol=0, atol=6e-9)
+        np.testing.assert_allclose(found.phase, phase, rtol=0, atol=6e-9)
         at = rope_product(found.z, rope_frequencies(4, 1e4), np.array([0, 1, 7, 100]))
-        np.testing.assert_allclose(at, scores, atol=6e-11)
+        np.testing.assert_allclose(at, scores, rtol=0, atol=6e-11)
 
 
 def test_the_jax_path_is_as_good_as_float32_at_every_distance():
@@ -79,6 +86,23 @@ def test_the_jax_path_is_as_good_as_float32_at_every_distance():
     assert np.abs(naive - rope_product(z, frequencies, at, constant=constant)).max() > 100 * error
     few = np.asarray(rope_scores(z, frequencies, 5, constant=constant))
     np.testing.assert_allclose(few, found[..., :5], rtol=0, atol=1e-4)
+
+
+def test_distances_in_any_order_and_type_and_far_away():
+    z, frequencies = DRAW.normal(size=4) + 1j * DRAW.normal(size=4), rope_frequencies(4, 5e5)
+    some = np.array([127, 3, 0, 99, 4], np.int8)
+    np.testing.assert_array_equal(
+        rope_product(z, frequencies, some), rope_product(z, frequencies, np.arange(128))[some]
+    )
+    at = np.r_[131_071, 999_000 : 10**6]
+    exact = np.longdouble(5e5) ** (-np.arange(4, dtype=np.longdouble) / 4)  # 64 bits of mantissa where there are such
+    angle = at.astype(np.longdouble)[:, None] * exact
+    expected = (np.cos(angle) @ np.real(z) - np.sin(angle) @ np.imag(z)).astype(np.float64)
+    np.testing.assert_allclose(rope_product(z, frequencies, at), expected, rtol=0, atol=2e-9)
+    error = np.abs(np.asarray(rope_scores(z, frequencies, 10**6))[at] - expected).max()
+    assert error < 1e-6 * np.abs(z).sum()
+    angle = at.astype(np.float32)[:, None] * frequencies.astype(np.float32)  # what would not do
+    assert np.abs(np.cos(angle) @ np.real(z) - np.sin(angle) @ np.imag(z) - expected).max() > 100 * error
 
 
 def test_the_frequencies_of_llama3():
@@ -101,11 +125,19 @@ def test_the_frequencies_of_llama3():
 )
 def test_where_high_frequencies_end(h, base, length, boundaries, counts):
     splits = {rule: moments.frequency_split(rope_frequencies(h, base), length, rule) for rule in moments.TURNED}
-    np.testing.assert_allclose((splits["hlogBM"].boundary, splits["2pi"].boundary), boundaries, atol=6e-7)
+    np.testing.assert_allclose((splits["hlogBM"].boundary, splits["2pi"].boundary), boundaries, rtol=0, atol=9e-7)
     assert (splits["2pi"].high.sum(), splits["pi"].high.sum()) == counts
     assert all(split.high.sum() == int(np.ceil(split.boundary)) for split in splits.values())
     scaled = rope_frequencies(h, base, Scaling("linear", factor=8))
     assert moments.frequency_split(scaled, 8 * length).boundary == pytest.approx(boundaries[1], abs=1e-6)
+
+
+def test_a_boundary_that_is_a_whole_number_leaves_its_pair_low():
+    # 1,000 = 1e4^(6 / 8): pair 6 turns by 1, not more; as a float64 product it may come out on either side.
+    for h, base, length, whole in ((8, 1e4, 1000, 6), (8, 1e4, 100, 4), (64, 1e8, 10_000, 32), (4, 256.0, 64, 3)):
+        split = moments.frequency_split(rope_frequencies(h, base), length, "hlogBM")
+        np.testing.assert_array_equal(split.high, np.arange(h) < whole)
+        assert split.boundary == pytest.approx(whole, abs=1e-9)
 
 
 def test_the_halves_of_a_score_add_up(canonical):
@@ -118,19 +150,21 @@ def test_the_halves_of_a_score_add_up(canonical):
 def test_moments_of_the_canonical_score(canonical):
     frequencies = rope_frequencies(64, 1e5)
     whole = moments.window_moments(ALIGNED, frequencies, 0, 32_768)
-    given = (8.012994617, 49.642613320, 7.045751437)
-    np.testing.assert_allclose((whole.mean, whole.variance, whole.sd), given, atol=6e-10)
-    assert np.trace(whole.covariance) == pytest.approx(27.118788717, abs=6e-10)
+    given = (8.012994617, 49.642613313, 7.045751437)
+    np.testing.assert_allclose((whole.mean, whole.variance, whole.sd), given, rtol=0, atol=6e-10)
+    assert np.trace(whole.covariance) == pytest.approx(27.118788717, rel=0, abs=6e-10)
     pairs = [0, 16, 32, 48, 63]
-    np.testing.assert_allclose(whole.means[pairs], (3.5484e-5, 5.5486e-4, 5.2288e-4, -0.0755884, 0.9745530), atol=6e-8)
     np.testing.assert_allclose(
-        np.diag(whole.covariance)[pairs], (0.5000165, 0.4999783, 0.4997539, 0.4603582, 5.1465e-4), atol=6e-8
+        whole.means[pairs], (3.5484e-5, 5.5486e-4, 5.2288e-4, -0.0755884, 0.9745530), rtol=0, atol=6e-8
+    )
+    np.testing.assert_allclose(
+        np.diag(whole.covariance)[pairs], (0.5000165, 0.4999783, 0.4997539, 0.4603582, 5.1465e-4), rtol=0, atol=6e-8
     )
     fit = moments.normal_fit(canonical)
-    np.testing.assert_allclose((fit.skew, fit.kurtosis, fit.ks), (0.8832, 1.9093, 0.05063), atol=6e-5)
+    np.testing.assert_allclose((fit.skew, fit.kurtosis, fit.ks), (0.8832, 1.9093, 0.05063), rtol=0, atol=6e-5)
     for start, mean, sd, ks in ((8192, 5.421678800, 4.927929549, 0.00946), (16_384, 4.153192344, 4.684839663, 0.01366)):
         found = moments.window_moments(ALIGNED, frequencies, start, 32_768)
-        np.testing.assert_allclose((found.mean, found.sd), (mean, sd), atol=6e-10)
+        np.testing.assert_allclose((found.mean, found.sd), (mean, sd), rtol=0, atol=6e-10)
         assert moments.normal_fit(canonical[start:]).ks == pytest.approx(ks, abs=6e-6)
     theory = moments.window_moments(ALIGNED, frequencies, 0, 32_768, "asymptotic")
     assert (theory.mean, theory.variance) == (16, 24)
@@ -143,19 +177,111 @@ def test_exact_moments_are_those_of_the_scores():
     for start, stop in ((0, 1), (0, 50), (17, 400)):
         scores = rope_product(z, frequencies, np.arange(start, stop))
         found = moments.window_moments(z, frequencies, start, stop)
-        np.testing.assert_allclose(found.mean, scores.mean(-1), atol=1e-10)
-        np.testing.assert_allclose(found.variance, scores.var(-1), atol=1e-10)
+        np.testing.assert_allclose(found.mean, scores.mean(-1), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(found.variance, scores.var(-1), rtol=0, atol=1e-11)
     small = rope_frequencies(8, 100.0)
     for start, stop, mean, variance in ((0, 64, 1.1463147452, 4.6377375038), (16, 48, 0.7992602809, 1.5023788029)):
         found = moments.window_moments(np.ones(8), small, start, stop)
-        np.testing.assert_allclose((found.mean, found.variance), (mean, variance), atol=6e-11)
+        np.testing.assert_allclose((found.mean, found.variance), (mean, variance), rtol=0, atol=6e-11)
     at = rope_product(np.ones(8), small, np.array([0, 1, 2, 63]))
-    np.testing.assert_allclose(at, (8, 7.31372231, 5.73042968, 1.13040185), atol=6e-9)
+    np.testing.assert_allclose(at, (8, 7.31372231, 5.73042968, 1.13040185), rtol=0, atol=6e-9)
+
+
+def test_windows_of_one_distance_have_no_spread():
+    z = DRAW.normal(size=(400, 4)) + 1j * DRAW.normal(size=(400, 4))
+    frequencies = rope_frequencies(4, 1e4)
+    found = moments.window_moments(z, frequencies, 131_071, 131_072)
+    assert found.covariance.sum((-2, -1)).min() < 0  # rounding, which must not become a NaN
+    assert np.all(found.variance >= 0) and np.all(found.sd < 1e-4)
+    for length in (2, 3):
+        sure = inversion.position_inversion(z, frequencies, length, method="normal")
+        counted = inversion.position_inversion(z, frequencies, length)
+        assert np.all((sure >= 0) & (sure <= 1)) and (length == 3 or np.array_equal(np.round(sure), counted))
+    assert inversion.position_inversion(np.zeros(4), frequencies, 2, method="normal") == 0
+
+
+@pytest.mark.parametrize("length", [3, 65, 101])
+def test_the_middle_of_an_odd_length_is_near(length):
+    z, frequencies = DRAW.normal(size=(3, 8)) + 1j * DRAW.normal(size=(3, 8)), rope_frequencies(8, 100.0)
+    waves = rope_product(z, frequencies, np.arange(length))
+    near = np.arange(length) < length / 2
+    expected = [oracle.inverted(wave[near], wave[~near]) for wave in waves]
+    np.testing.assert_array_equal(inversion.position_inversion(z, frequencies, length), expected)
+    np.testing.assert_array_equal(inversion.inverted_halves(waves), expected)
+    other = [oracle.inverted(wave[: length // 2], wave[length // 2 :]) for wave in waves]
+    assert not np.array_equal(other, expected)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_token_inversion_where_a_quarter_of_the_channels_turn(pairing):
+    frequencies = rope_frequencies(4, 100.0)
+    turned = 0
+    for draw in range(12):
+        query, *keys = np.random.default_rng(draw).normal(size=(3, 32))
+        waves = [np.array([oracle.score(query, key, frequencies, 5, m, pairing) for m in range(60)]) for key in keys]
+        difference = (waves[0] - waves[1]) * (1 if waves[0][0] >= waves[1][0] else -1)
+        one, other = (product.qk_coefficients(query, key, pairing, 8) for key in keys)
+        margin, constant = one.z - other.z, one.constant - other.constant
+        at_zero = np.real(margin).sum()
+        turned += (at_zero < 0) != (at_zero + constant < 0)
+        for sign in (1, -1):
+            found = inversion.token_inversion(sign * margin, frequencies, 60, constant=sign * constant)
+            assert found.probability == np.mean(difference < 0)
+            assert found.first_flip == (np.argmax(difference < 0) if np.any(difference < 0) else -1)
+            normal = inversion.token_inversion(
+                sign * margin, frequencies, 60, method="normal", constant=sign * constant
+            )
+            expected = NormalDist(difference.mean(), difference.std()).cdf(0)
+            assert normal.probability == pytest.approx(expected, rel=0, abs=1e-9)
+        measured = profile.profiler(one.z, frequencies, 60, margin=margin, constant=constant)
+        assert measured.semantic == pytest.approx(1 - np.mean(difference < 0), abs=1e-12)
+    assert turned >= 3  # draws in which the channels that turn would by themselves have it the other way round
+
+
+def test_the_names_of_the_package_are_there():
+    folder = Path(analysis.__file__).parent
+    for name, module in analysis.HOMES.items():  # not loaded: some import all of the evaluation
+        assert f"\ndef {name}(" in (folder / f"{module}.py").read_text(), name
+        assert name in analysis.__all__ and name in dir(analysis)
+    assert analysis.window_moments is moments.window_moments and analysis.profiler is profile.profiler
+    with pytest.raises(AttributeError, match="window_moment'"):
+        _ = analysis.window_moment
+
+
+NAN = np.array([1.0, np.nan, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(
     "call, words",
     [
+        (lambda: rope_product(NAN, rope_frequencies(4, 1e4), np.arange(3)), "z = nan: must be finite"),
+        (lambda: rope_scores(NAN, rope_frequencies(4, 1e4), 3), "z = nan"),
+        (lambda: rope_scores(np.full(4, 1e38), rope_frequencies(4, 1e4), 3), "take rope_product"),
+        (lambda: rope_product(np.ones(4), NAN, np.arange(3)), "frequencies = nan"),
+        (lambda: rope_product(np.ones(4), rope_frequencies(4, 1e4), np.array([0.0, np.inf])), "distances = inf"),
+        (
+            lambda: rope_product(np.ones((2, 4)), rope_frequencies(4, 1e4), np.arange(3), constant=np.ones(3)),
+            "constant.s",
+        ),
+        (lambda: rope_product(np.ones(4), rope_frequencies(4, 1e4), np.arange(3), constant=np.nan), "constant = nan"),
+        (lambda: rope_frequencies(4, -1e4), "rotary.base = -10000.0"),
+        (lambda: rope_frequencies(0, 1e4), "h = 0"),
+        (lambda: phase_set("uniform", 4, seed=-1), "seed = -1"),
+        (lambda: moments.window_moments(NAN, rope_frequencies(4, 1e4), 0, 5), "z = nan"),
+        (lambda: moments.normal_fit(NAN), "scores = nan"),
+        (lambda: moments.normal_fit(np.zeros(0)), "not empty"),
+        (lambda: inversion.position_inversion(NAN, rope_frequencies(4, 1e4), 8), "z = nan"),
+        (lambda: inversion.position_inversion(np.ones(4), rope_frequencies(4, 1e4), 1), "length = 1"),
+        (
+            lambda: inversion.position_inversion(np.ones(4), rope_frequencies(4, 1e4), 0, scheme="near_far"),
+            "length = 0",
+        ),
+        (lambda: inversion.inverted_share(NAN, np.ones(3)), "scores = nan"),
+        (lambda: inversion.inverted_share(np.ones(0), np.ones(3)), "not be empty"),
+        (lambda: inversion.token_inversion(np.ones(4), rope_frequencies(4, 1e4), 0), "length = 0"),
+        (lambda: inversion.closed_token_inversion(4, 1e4, 0), "length = 0"),
+        (lambda: profile.profiler(np.ones(4), rope_frequencies(4, 1e4), 1), "length = 1"),
+        (lambda: profile.profiler(np.zeros(4), rope_frequencies(4, 1e4), 9), "0 in every channel that turns"),
         (lambda: rope_product(np.ones(3), rope_frequencies(4, 1e4), np.arange(3)), "frequencies.shape"),
         (lambda: rope_scores(np.ones(3), rope_frequencies(4, 1e4), 3), "frequencies.shape"),
         (lambda: product.qk_coefficients(np.ones(8), np.ones(8), "quarter"), "must be half or interleaved"),

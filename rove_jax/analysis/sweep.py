@@ -22,10 +22,15 @@ WORSE_WITH_BASE = ("position_inversion", "position_aliasing")
 
 @dataclass(frozen=True)
 class Cell:
-    """The failures at one base and length. Amplitudes are 1; the phases are said."""
+    """The failures at one base and length, and whose."""
 
+    h: int
+    """Pairs."""
+    amplitude: float
+    """Of each pair."""
     base: float
     length: int
+    dtype: str
     position_phases: str
     token_phases: str
     position_inversion: float
@@ -81,8 +86,11 @@ def base_sweep(
             spread = inversion.position_inversion(uniform, frequencies, length, method="normal")
             cells.append(
                 Cell(
+                    h,
+                    1.0,
                     base,
                     length,
+                    dtype_name(dtype),
                     position_phases,
                     f"{token_phases} against aligned",
                     float(np.mean(inversion.inverted_halves(positions))),
