@@ -83,9 +83,11 @@ def test_scores_equal_the_oracle_on_all_devices(params, expected):
     assert max(len(tree.branches) for tree in forest) >= 3 and not forest[-1].branches
     progress: list[int] = []
     engine = Engine(ROVE, params)
-    assert engine.mesh.size == 8
+    assert engine.mesh.size == 8 and engine.own() is engine
+    scorer.branch.clear_cache()
     check(engine.score(requests(), progress.append), expected)
     assert sum(progress) == len(requests())
+    assert scorer.branch._cache_size() == 1, "a store is laid out over devices alike from its first round on"
 
 
 def test_few_programs_serve_requests_of_all_lengths(params, one, expected, monkeypatch):

@@ -11,7 +11,8 @@ from reference.weights import random_params
 from rove_jax.config import Model, Scaling
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import generate as generation
-from rove_jax.evaluation.generate import Sampling, generate, restrict
+from rove_jax.evaluation.engine import Engine
+from rove_jax.evaluation.generate import Sampling, generate, generate_everywhere, restrict
 from rove_jax.models import functional
 
 CFG = Model(layers=2, width=32, query_heads=2, kv_heads=1, head_dim=16, mlp_width=64, vocab=50, vocab_multiple=64)
@@ -65,7 +66,11 @@ def test_greedy_decoding_equals_full_forward_passes(params, cfg, monkeypatch):
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, top_k=20, top_p=0.95)])
 def test_a_prompt_gives_the_same_ids_alone_and_beside_others(params, sampling):
-    together = generate(CFG, params, PROMPTS, max_new_tokens=12, eot=EOT, sampling=sampling, seeds=[7, 8, 9])
+    given = {"max_new_tokens": 12, "eot": EOT, "sampling": sampling, "seeds": [7, 8, 9]}
+    if sampling == GREEDY:  # on eight devices
+        together = generate_everywhere(Engine(CFG, params), PROMPTS, **given)
+    else:
+        together = generate(CFG, params, PROMPTS, **given)
     for prompt, seed, found in zip(PROMPTS, (7, 8, 9), together):
         [alone] = generate(CFG, params, [prompt], max_new_tokens=12, eot=EOT, sampling=sampling, seeds=[seed])
         np.testing.assert_array_equal(found, alone)
@@ -107,6 +112,17 @@ def test_generation_stops_at_end_of_text(params):
     assert len(steps) == 12 or len(other) < 12
     [alone] = generate(CFG, params, PROMPTS[:1], max_new_tokens=12, eot=int(whole[0]), sampling=GREEDY)
     assert len(alone) == 0
+    steps.clear()
+    [cut] = generate(
+        CFG,
+        params,
+        PROMPTS[:1],
+        max_new_tokens=12,
+        eot=EOT,
+        sampling=GREEDY,
+        emit=lambda tokens_b: steps.append(tokens_b) or len(steps) == 3,
+    )
+    assert cut.tolist() == whole[:3].tolist() and len(steps) == 3, "who looks on has seen enough"
 
 
 def test_an_empty_prompt_continues_end_of_text(params):
