@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError
 from rove_jax.evaluation import results
 from rove_jax.evaluation.ruler import material as materials
@@ -53,7 +54,8 @@ def stored(
     body = "".join(json.dumps([*sample[:-1], sample.item._asdict()]) + "\n" for sample in made)
     head = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest()})
     try:
-        results.write(path, gzip.compress(f"{head}\n{body}".encode(), mtime=0))
+        if is_writer():  # of several processes each makes them, which is no slower than waiting
+            results.write(path, gzip.compress(f"{head}\n{body}".encode(), mtime=0))
     except RunError as error:
         raise RunError(f"--cache: {error}; make room, or choose another folder") from error
     return made
