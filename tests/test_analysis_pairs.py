@@ -93,6 +93,21 @@ def test_normal_predictions_with_bins_of_whole_steps():
     assert (bins.counts * bins.probabilities**2).sum() == pytest.approx(9.02e-4, abs=6e-7)
 
 
+def test_the_closed_form_of_pairs_within_a_tolerance():
+    for h, base, length in ((64, 1e5, 8192), (8, 1e4, 1000)):
+        closed = aliasing.closed_position_aliasing(h, base, length, 1e-4)
+        sd = (h * np.log(length) / np.log(base) / 2) ** 0.5
+        by_normal = aliasing.expected_position_aliasing(0.0, sd, length, tolerance=1e-4).pairs
+        assert closed == pytest.approx(by_normal, rel=1e-6)
+        assert closed < aliasing.closed_position_aliasing(h, 10 * base, length, 1e-4)
+        assert closed < aliasing.closed_position_aliasing(h, base, length + 1, 1e-4)
+    # Of the score itself: the two numbers given for 8,192 distances within 2^-7 sqrt(64), a fifth below.
+    for base, counted in ((1e4, 175_615), (1e7, 245_998)):
+        assert 1.05 < aliasing.closed_position_aliasing(64, base, 8192, 0.0625) / counted < 1.3
+    # What was read of Figure 5: as many pairs of two keys, and rho = 0.993, give the 1,491 joint ones.
+    assert aliasing.expected_attention_invariance((77_505, 76_321), 8192, 0.993) == pytest.approx(1491, rel=0.01)
+
+
 def test_a_sweep_says_what_it_is_of_and_reports_both_phases():
     cells = sweep.base_sweep(
         16, [1e4, 1e6], [64, 101], position_phases="uniform", token_phases="uniform", draws=3, seed=5

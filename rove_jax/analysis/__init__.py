@@ -19,6 +19,7 @@ HOMES = {
     "base_sweep": "sweep",
     "bin_probabilities": "quantization",
     "capture_qkv": "capture",
+    "closed_position_aliasing": "aliasing",
     "closed_position_inversion": "inversion",
     "closed_token_inversion": "inversion",
     "coefficients": "product",

@@ -91,6 +91,19 @@ def expected_position_aliasing(
     return Expected(float(pairs * (2 * ndtr(tolerance / (math.sqrt(2) * sd)) - 1)), float(partner))
 
 
+def closed_position_aliasing(h: int, base: float, length: int, tolerance: float) -> float:
+    """C(M, 2) eps sqrt(2 ln B / (pi h ln M)): pairs within a small eps, amplitudes 1. Grows with M and with B.
+
+    It is `expected_position_aliasing` for the asymptotic variance h log_B(M) / 2.
+    """
+    require(h >= 1, "h", h, "must be at least 1")
+    require(base > 1, "base", base, "must be above 1")
+    require(length >= 2, "length", length, "must be at least 2")
+    one_way(None, tolerance)
+    pairs = length * (length - 1) / 2
+    return pairs * tolerance * math.sqrt(2 * math.log(base) / (math.pi * h * math.log(length)))
+
+
 def listed_pairs(group: Int[np.ndarray, " T"]) -> Int[np.ndarray, "n 2"]:
     """Every pair m1 < m2 of equal `group`, sorted: int64 [n, 2]. Raises `UsageError` beyond MOST_PAIRS of them."""
     return grouped_pairs(group).listed()

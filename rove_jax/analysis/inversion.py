@@ -74,7 +74,7 @@ def position_inversion(
     method: str = "empirical",
     base: float | None = None,
 ) -> Rates:
-    """P(S(m1) < S(m2)) for m1 near and m2 far, the same query and key: float64 [...].
+    """P(S(m1) < S(m2)) for m1 near and m2 far, the same query and key (Du et al., theorem 1): float64 [...].
 
     1/2 means that the score says nothing about which is nearer. (Channels that do not turn add the same to both.)
     empirical: over all pairs of distances. normal: both scores normal, with the exact moments of their windows. closed:
@@ -132,7 +132,7 @@ def token_inversion(
     constant: float | np.ndarray = 0.0,
     base: float | None = None,
 ) -> TokenInversion:
-    """The share of distances m in 0..length - 1 at which D(m) has the other sign than D(0).
+    """The share of distances m in 0..length - 1 at which D(m) has the other sign than D(0) (Du et al., theorem 3).
 
     `margin`: z1 - z2, of either sign (`token_margin`). `constant`: what channels that do not turn add to D, of the same
     sign. empirical: counted. normal: Phi(-mean / sd) with exact moments. closed: `closed_token_inversion`, which reads

@@ -51,7 +51,8 @@ class NormalFit(NamedTuple):
 
 
 def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str = "2pi") -> Split:
-    """The pairs n < lambda, which turn by more than 1 (hlogBM), 2 pi or pi radians over `length` positions.
+    """The pairs n < lambda, which turn by more than 1 (hlogBM), 2 pi or pi radians over `length` positions (Du et al.,
+    section 2.1, leave the factor open).
 
     For w_n = B^(-n / h) the boundary is h log_B(length / radians); between scaled frequencies it is interpolated in
     log w, and beyond the last it goes on as between the last two.

@@ -107,9 +107,10 @@ def rope_product(
     *,
     constant: float | np.ndarray = 0.0,
 ) -> Float[np.ndarray, "*batch T"]:
-    """S(m) = constant + Re sum_n z_n exp(i m w_n) at every distance: float64 [..., T]. The reference.
+    """S(m) = constant + Re sum_n z_n exp(i m w_n) at every distance (Du et al., section 2.1): float64 [..., T].
 
-    Distances are any finite numbers, in any order. An angle is off by m w 2^-53: 1e-10 radians at m = 1e6.
+    The reference. Distances, in tokens, are finite numbers in any order. An angle is off by m w 2^-53, 1e-10 radians
+    at m = 1e6.
     """
     check_pairs(z, frequencies)
     z, m = np.asarray(z, np.complex128), np.asarray(distances, np.float64)

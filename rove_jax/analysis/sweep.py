@@ -40,6 +40,7 @@ class Cell:
     """The same with uniform phases, from exact moments, mean over UNIFORM draws: 1/2 but for their spread."""
     position_aliasing: float
     """Pairs of positions whose scores differ by at most 2^-f sqrt(h), mean over draws."""
+    position_aliasing_closed: float
     position_partner: float
     """Share of positions whose score some other one has in the dtype, mean over draws."""
     token_inversion: float
@@ -97,6 +98,7 @@ def base_sweep(
                     inversion.closed_position_inversion(h, base, length),
                     float(np.mean(spread)),
                     float(np.mean(near)),
+                    aliasing.closed_position_aliasing(h, base, length, 2.0**-bits * h**0.5),
                     float(np.mean(same)),
                     float(np.mean(reference < keys)),
                     inversion.closed_token_inversion(h, base, length),
