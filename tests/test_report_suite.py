@@ -3,13 +3,19 @@
 import html.parser
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 from test_report import document as perplexity
 
+from rove_jax.cli import eval as command
+from rove_jax.cli.suite import check_lengths, claim
+from rove_jax.config import Config, Evaluation
+from rove_jax.errors import UsageError
 from rove_jax.report import figures, page, paper, suite
-from rove_jax.report.cells import Result
+from rove_jax.report.cells import Cell, Result, Table
 
 
 def of(variant: str, kind: str, results: list, **settings) -> dict:
@@ -146,6 +152,9 @@ def test_the_page_needs_nothing_but_itself_and_leads_to_the_files(found, tmp_pat
     assert len(reader.images) == 3 and all(source.startswith("data:image/png;base64,") for source in reader.images)
     cells = [(c.file, f"{c.file}: {c.place}") for t in tables for row in t.rows for c in row if c.file]
     assert reader.links == cells and len(cells) > 40
+    fewer = {name: {"core": kinds["core"]} for name, kinds in found.items()}
+    assert figures.draw(fewer, tmp_path) == ["core.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["core.csv", "core.png", "core.svg"], "no older ones"
     text = suite.markdown(tables)
     assert text.count("\n## ") == len(tables) and "![Core by task](core.png)" in text
 
@@ -163,3 +172,35 @@ def test_labels_are_escaped(found):
     only = {name: {"index": kinds["index"]} for name, kinds in found.items()}
     text = page.page(only, suite.make(only), None)
     assert "<b>&" not in text and "&lt;b&gt;&amp;" in text and json.dumps("<b>") not in text
+
+
+def test_results_of_another_checkpoint_get_a_folder_of_their_own():
+    first = {"step": 1, "config_hash": "c", "weights": "w", "data_fingerprint": "d", "tokenizer_identity": "t"}
+    again, done = {**first, "weights": "v"}, {}
+    assert claim(done, "1_a", {**first, "run": "a"}) == "1_a" == claim(done, "1_a", first)
+    name = claim(done, "1_a", again)
+    assert re.fullmatch(r"1_a_[0-9a-f]{16}", name) and claim(done, "1_a", again) == name
+    assert claim(done, "1_a", first) == "1_a" and done == {"1_a": first, name: again}
+
+
+def test_recipes_that_measure_perplexity_in_different_ways_are_refused():
+    runs = [
+        SimpleNamespace(config=Config(evaluation=Evaluation(lengths=lengths)), workdir=Path(name))
+        for name, lengths in (("a", (256, 512)), ("b", (256, 1024)))
+    ]
+    for words, wrong in (([], True), (["--lengths", "64"], False)):
+        parsed = [command.parser().parse_args(["perplexity", "--workdir", "x", *words]) for _ in runs]
+        check_lengths("", runs[:1], parsed[:1])
+        if wrong:
+            with pytest.raises(UsageError, match=r"recipe of b asks for lengths = .*1024.* give --lengths within"):
+                check_lengths("", runs, parsed)
+        else:
+            check_lengths("", runs, parsed)
+
+
+def test_names_of_folders_do_not_break_links_or_tables():
+    cell = Cell("1", "results/1_a#1?%|/core.json", "x")
+    assert 'href="results/1_a%231%3F%25%7C/core.json"' in page.link(cell)
+    table = Table("t", "", ["a|b", "c"], [[Cell("RoPE (x|y)"), cell]])
+    rows = [line for line in table.markdown().splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}

@@ -1,12 +1,15 @@
 """`python -m eval suite`: everything that is asked for of several runs, then one report over all of it."""
 
 import argparse
+import dataclasses
 import json
 import shlex
 from pathlib import Path
 from typing import Any
 
+from rove_jax import storage
 from rove_jax.cli.arguments import add_distributed, add_runs
+from rove_jax.cli.perplexity import protocol
 from rove_jax.errors import UsageError
 
 JOBS = ("perplexity", "core", "ruler", "index")
@@ -41,21 +44,27 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"suite: nothing to measure; give one or more of {', '.join(f'--{name}' for name in JOBS)}")
     for name in ("report.md", "report.html", MANIFEST):
         results.check_writable(arguments.out / name, "--out")
+    if storage.remote(storage.place(arguments.out)):
+        raise UsageError(f"--out = {str(arguments.out)!r}: a report needs a folder on a disk; give a path there")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
-    compare.check_comparable([one.provenance for one in opened])
+    alike = compare.COMPARABLE if "perplexity" in asked else () if set(asked) == {"core"} else compare.TOKENS
+    compare.check_comparable([one.provenance for one in opened], alike)
+    done = of_first(manifest(arguments.out) if is_writer() else None)
     jobs = []
     for place, (workdir, one) in enumerate(zip(arguments.workdirs, opened), 1):
-        name = f"{place}_{one.provenance['run']}"
+        name = claim(done, f"{place}_{one.provenance['run']}", one.provenance)
         for kind, options in asked.items():
             file = f"results/{name}/{kind}.json"
             words = [kind, "--workdir", str(workdir), "--step", str(one.step), *options_of(kind, options)]
             words += ["--out", str(arguments.out / file)]
             # All are read before the first is run: a typo in the last one is not found out after hours.
             jobs.append((name, kind, file, words, arguments.parser.parse_args(words), one.provenance))
-    done = of_first(manifest(arguments.out) if is_writer() else None)
+    check_lengths(asked.get("perplexity", ""), opened, [job[4] for job in jobs if job[1] == "perplexity"])
+    if is_writer():
+        results.write(arguments.out / MANIFEST, done)  # whose the folders are, for whoever goes on after a kill
     found: Results = {}
     for name, kind, file, words, parsed, provenance in jobs:
-        what = {"command": words, **{field: provenance[field] for field in results.SAME}}
+        what = {"job": [kind, *options_of(kind, asked[kind])], **{field: provenance[field] for field in results.SAME}}
         if of_first(done.get(file) != what or not (arguments.out / file).is_file()):
             if is_writer():
                 print(f"\npython -m eval {shlex.join(words)}\n", flush=True)
@@ -67,6 +76,29 @@ def run(arguments: argparse.Namespace) -> None:
             found.setdefault(name, {})[kind] = Result(results.read(arguments.out / file), file)
     if is_writer():
         write(found, arguments.out)
+
+
+def check_lengths(options: str, opened: list[Any], parsed: list[Any]) -> None:
+    """Raise `UsageError` where the runs' own recipes would have their perplexities measured in different ways."""
+    asked = [dataclasses.asdict(protocol(one.config, arguments)) for one, arguments in zip(opened, parsed)]
+    for other, run in zip(asked, opened):
+        for name, value in other.items():
+            if value != asked[0][name]:
+                option = {"scalings": "scaling"}.get(name, name).replace("_", "-")
+                raise UsageError(
+                    f"--perplexity = {options!r}: the recipe of {run.workdir.name} asks for {name} = {value}, that of "
+                    f"the first run for {asked[0][name]}; give --{option} within the option"
+                )
+
+
+def claim(done: dict[str, Any], name: str, provenance: dict[str, Any]) -> str:
+    """The folder of a run's results: `name`, or with a digest if that has those of another checkpoint (a run trained
+    again or further, or runs in another order). Adds it to the manifest `done`."""
+    from rove_jax.config import fingerprint
+    from rove_jax.evaluation import results
+
+    what = {field: provenance[field] for field in results.SAME}
+    return name if done.setdefault(name, what) == what else claim(done, f"{name}_{fingerprint(what)}", provenance)
 
 
 def write(found: dict[str, dict[str, Any]], folder: Path) -> None:

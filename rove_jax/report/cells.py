@@ -28,9 +28,10 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """The table as text, after its picture."""
-        rows = [[cell.text for cell in row] for row in self.rows]
+        rows = [[cell.text.replace("|", "\\|") for cell in row] for row in self.rows]
+        header = [name.replace("|", "\\|") for name in self.header]
         picture = [f"![{self.title}]({self.figure})"] if self.figure else []
-        return "\n\n".join([f"## {self.title}", self.note, *picture, tables.table(self.header, rows)])
+        return "\n\n".join([f"## {self.title}", self.note, *picture, tables.table(header, rows)])
 
 
 class Result(NamedTuple):

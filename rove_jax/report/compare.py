@@ -15,19 +15,22 @@ from rove_jax.evaluation.tables import number, table
 
 VARIANTS = {"nope": "NoPE", "rope": "RoPE", "rove": "RoVE", "custom": "custom"}
 SCALINGS = {"none": "unscaled", "linear": "PI", "ntk": "NTK", "dynamic_ntk": "dynamic NTK", "yarn": "YaRN"}
-COMPARABLE = ("tokenizer", "tokenizer_identity", "training_length", "data_fingerprint")
-"""Provenance that must agree between runs whose perplexities are compared."""
+TOKENS = ("tokenizer", "tokenizer_identity")
+"""Provenance that must agree between runs whose nats per token are compared."""
+COMPARABLE = (*TOKENS, "training_length", "data_fingerprint")
+"""The same for perplexities on their own data."""
 
 
-def check_comparable(provenances: Sequence[dict]) -> None:
-    """Raise `UsageError` naming the first difference that makes perplexities of these runs different quantities."""
+def check_comparable(provenances: Sequence[dict], fields: Sequence[str] = COMPARABLE) -> None:
+    """Raise `UsageError` if a run is named twice, or naming the first of `fields` in which two differ, which makes the
+    numbers of these runs different quantities."""
     folders = [provenance["checkpoint"] for provenance in provenances]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"workdirs: {folder} is named twice")
     first = provenances[0]
     for other in provenances[1:]:
-        for name in COMPARABLE:
+        for name in fields:
             if first[name] != other[name]:
                 raise UsageError(
                     f"workdirs: {first['run']} and {other['run']} are not comparable: {name} is {first[name]} "

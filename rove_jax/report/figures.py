@@ -9,9 +9,12 @@ from rove_jax.report.cells import Results, labelled, with_kind
 
 
 def draw(found: Results, folder: Path) -> list[str]:
-    """Write the figures of what was measured to `folder`; returns the names of the PNG files."""
+    """Write the figures of what was measured to `folder`; returns the names of the PNG files. Those of an earlier
+    report there go, that nobody takes them for this one's."""
     from rove_jax.evaluation import results
 
+    for name in ("perplexity.png", *(f"{kind}.{form}" for kind in ("ruler", "core") for form in ("png", "svg", "csv"))):
+        (folder / name).unlink(missing_ok=True)
     names, written = labelled(found), []
     perplexity = with_kind(found, "perplexity")
     if perplexity:

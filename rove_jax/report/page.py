@@ -2,6 +2,7 @@
 
 import base64
 import html
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def link(cell: Cell) -> str:
     if not cell.file:
         return text
     where = html.escape(f"{cell.file}: {cell.place}", quote=True)
-    return f'<a href="{html.escape(cell.file, quote=True)}" title="{where}">{text}</a>'
+    return f'<a href="{html.escape(urllib.parse.quote(cell.file), quote=True)}" title="{where}">{text}</a>'
 
 
 def figure(path: Path) -> str:
