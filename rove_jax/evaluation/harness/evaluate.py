@@ -68,7 +68,8 @@ def evaluate(
             bootstrap_iters=DRAWS,
         )
     except (ConnectionError, DatasetsError, FileNotFoundError) as error:
-        raise RunError(f"the data of a task cannot be had ({error})") from error
+        reason = str(error.__cause__ or error).splitlines()  # what `datasets` raises says that an error occurred
+        raise RunError(f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__})") from error
     assert found is not None, "process 0 has the results"
     return dict(found)
 
