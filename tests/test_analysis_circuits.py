@@ -78,6 +78,8 @@ def test_where_a_head_looks_is_its_characteristic_function():
     weights = np.zeros((5, 8))
     weights[np.arange(5), np.arange(5) + 1] = 1.0  # queries 3..7 of 8 look exactly two back
     np.testing.assert_allclose(circuits.characteristic(weights, OMEGA), np.exp(-2j * OMEGA), atol=1e-12)
+    response = circuits.matched_filter(circuits.characteristic(weights, OMEGA), OMEGA, np.array([-7, -2, 0]))
+    np.testing.assert_allclose(response, [np.cos(OMEGA * gap).mean() for gap in (5, 0, 2)], atol=1e-12)
     uniform = np.full((1, 40), 1 / 40)
     np.testing.assert_allclose(np.abs(circuits.characteristic(uniform, OMEGA)), circuits.uniform_gain(OMEGA, 40))
     # A constant value makes a RoVE head write that function: checked with the mixer.

@@ -8,7 +8,8 @@ import pytest
 from reference import attention as attention_oracle
 from reference import limits as oracle
 
-from rove_jax.analysis import capture, circuit_figures, failures, limits, mixer
+from rove_jax.analysis import capture, circuit_figures, failures, limits, mixer, profile
+from rove_jax.analysis.product import qk_coefficients
 from rove_jax.config import Config, Model, Rotary
 from rove_jax.data import tokenizers
 from rove_jax.errors import UsageError
@@ -88,6 +89,10 @@ def test_weights_and_the_layer_as_a_matrix(params):
     np.testing.assert_allclose(rope, np.kron(weights[0], w_v), atol=1e-12)
     assert mixer.kronecker_error(rope, 12) < 1e-7 and mixer.kronecker_error(rove, 12) > 0.1
     assert mixer.toeplitz_error(rove, 12) < 1e-7
+    # A layer of four heads of RoPE is a sum of four of them, and no fewer; that of RoVE is not.
+    plain = mixer.layer_mixer(Model(**{**vars(SMALL), "variant": "rope"}), params, 0, weights)
+    assert mixer.kronecker_error(plain, 12, 4) < 1e-7 < 1e-2 < mixer.kronecker_error(plain, 12, 3)
+    assert mixer.kronecker_error(matrix, 12, 4) > 0.05
 
 
 def test_kernels_turn_by_offset():
@@ -96,6 +101,10 @@ def test_kernels_turn_by_offset():
         psi = mixer.kernel(w_v, np.array([-3, 0, 2]), OMEGA, pairing)
         for kernel, offset in zip(psi, (-3, 0, 2)):
             np.testing.assert_allclose(kernel, attention_oracle.rotation(OMEGA * offset, 6, pairing) @ w_v, atol=1e-12)
+        alike = [(kernel * w_v).sum() / (w_v**2).sum() for kernel in psi]
+        found = mixer.kernel_similarity(w_v, np.array([-3, 0, 2]), OMEGA, pairing)
+        np.testing.assert_allclose(found, alike, atol=1e-12)
+    assert np.all(mixer.kernel_similarity(w_v, np.arange(3), None) == 1) and min(alike) < 0.9
     blocks = mixer.blocks_of(mixer.mixer(np.ones((4, 4)), w_v, OMEGA), 4)
     np.testing.assert_allclose(blocks[0, 1], blocks[2, 3])
     assert np.abs(blocks[0, 1] - blocks[1, 0]).max() > 0.1
@@ -155,6 +164,14 @@ def test_failure_rates_are_those_of_all_pairs(params):
         np.testing.assert_allclose([record[name] for name in names], list(expected.values()), atol=2e-3)
         assert 1 <= record["effective_pairs"] <= 2
         assert record["token_aliasing_resolution"] >= record["token_aliasing"]
+        query = found.query[at[0], drawn.row, drawn.query, at[1]]
+        keys = [found.key[at[0], drawn.row, column, at[1]] for column in (drawn.first, drawn.second)]
+        pair = qk_coefficients(query, np.stack(keys), "interleaved", 4)
+        measured = profile.profiler(pair.z, OMEGA, 300)
+        assert record["positional_score"] == pytest.approx(measured.positional.mean(), abs=1e-5)
+        assert record["high_share"] == pytest.approx(measured.high_share.mean())
+        assert record["order_error"] == pytest.approx(measured.order_error.mean(), abs=1e-3)
+        assert record["semantic_score"] == pytest.approx(1 - expected["token"], abs=2e-3)
     assert any(record["swap_pairs"] > 0 for record in records)
 
 

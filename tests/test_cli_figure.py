@@ -62,6 +62,8 @@ def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
     colours = {colour for _, colour in Image.open(tmp_path / "a" / "it.png").convert("RGB").getcolors(1 << 24) or []}
     assert tuple(bytes.fromhex(COLOURS[1][1:])) in colours and tuple(bytes.fromhex(COLOURS[0][1:])) not in colours
     assert as_csv(["x"], [[0.1]]) == "x\n0.1\n"
+    image, shown = picture._repr_png_()  # what a notebook shows
+    assert Image.open(io.BytesIO(image)).size[0] == pytest.approx(2 * shown["width"], abs=2)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,8 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         (("head-inversion", "--workdir", "a", "b"), "is of one run"),
         (("swaps",), "--results: needed for figure swaps; name results"),
         (("score", "--length", "3"), "--length = 3: must lie between 16 and 2\\^20"),
+        (("training", "--workdir", "."), "no metrics.jsonl; name a run folder"),
+        (("profile", "--results", "a", "b"), "a: not a result file"),
         (("mixer", "--length", "99"), "--length = 99: a mixer this long"),
         (("induction", "--training-steps", "0"), "--training-steps = 0"),
         (("energy", "--workdir", "nowhere"), "nowhere: no such folder"),
@@ -170,7 +174,9 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
     out = tmp_path / "first"
-    code, lines, err = run("limits", "--workdir", trained, "--lengths", 64, 512, "--draws", 2, "--out", out)
+    code, lines, err = run(
+        "limits", "--workdir", trained, "--lengths", 64, 512, "--draws", 2, "--swaps", 3, "--out", out
+    )
     assert code == 0, err
     document = json.loads((out / "limits.json").read_text())
     records = document["results"]
@@ -183,12 +189,29 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
         assert row == {name: "" if value is None else str(value) for name, value in record.items()}
     unseen = [record["swap_unseen"] for record in records if record["swap_unseen"] is not None]
     assert unseen and np.mean(unseen) < 0.5
-    for name in ("heads", "lengths", "swaps"):
+    for name in ("heads", "profile", "lengths", "swaps", "model-swaps"):
         check_files(out, name)
+    kinds = [record["kind"] for record in document["model_swaps"]]
+    assert kinds == ["nearest", "random"] * 3 and any(line.startswith("| nearest |      3") for line in lines), lines
     mean = np.mean([record["position_inversion"] for record in records[4:]])
     assert any(line.split()[1:2] == ["512"] and f"{mean:.4f}" in line for line in lines)
     other = tmp_path / "other"
-    words = ("--lengths", 512, "--draws", 2, "--layers", 1, "--heads", 0, "--scaling", "yarn", "--out", other)
+    words = (
+        "--lengths",
+        512,
+        "--draws",
+        2,
+        "--layers",
+        1,
+        "--heads",
+        0,
+        "--scaling",
+        "yarn",
+        "--swaps",
+        0,
+        "--out",
+        other,
+    )
     assert run("limits", "--workdir", trained, *words)[0] == 0
     [scaled] = json.loads((other / "limits.json").read_text())["results"]
     assert (scaled["layer"], scaled["head"]) == (1, 0) == (records[6]["layer"], records[6]["head"])
@@ -199,6 +222,10 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
         assert run("figure", name, "--results", *both, "--out", tmp_path)[0] == 0
         labels = {series.rpartition(": ")[0] or series for _, series in check_files(tmp_path, name)}
         assert labels == {"rove, first", "rove, other"}
+    for name, message in (("profile", "is of one result"), ("model-swaps", "rove, other: holds no swaps")):
+        code, _, err = run("figure", name, "--results", *both, "--out", tmp_path)
+        assert code == 2 and message in str(err[0]).replace("'", "").replace(" = ", ": "), err
+    assert run("figure", "profile", "--results", both[0], "--out", tmp_path)[0] == 0
 
 
 @pytest.mark.slow
@@ -206,6 +233,9 @@ def test_figures_of_runs(trained, run, tmp_path):
     for name, words in (
         ("head-inversion", ("--layer", 1, "--length", 128)),
         ("head-aliasing", ("--head", 1, "--length", 128)),
+        ("training", ()),
+        ("layer", ("--layer", 1, "--length", 5)),
+        ("kernel", ("--head", 1)),
         ("energy", ("--length", 16)),
         ("reach", ()),
         ("composition", ()),
@@ -215,6 +245,8 @@ def test_figures_of_runs(trained, run, tmp_path):
         check_files(tmp_path, name)
     for words, message in (
         (("figure", "composition", "--layer", 1), "--layer = 1: the model has layers 0 to 1"),
+        (("figure", "layer", "--head", 2), "--head = 2: the model has heads 0 to 1"),
+        (("limits", "--swaps", -1), "--swaps = -1: must be at least 0"),
         (("limits", "--heads", 2), "heads = 2: the model has 0 to 1"),
         (("limits", "--dtype", "fp8"), "dtype = 'fp8'"),
         (("limits", "--lengths", 3), "--lengths = 3: must lie between"),

@@ -84,7 +84,8 @@ def draw_energy(picture: Picture, panel: int, energies: np.ndarray, lengths: Seq
     """Lines of energy by length for pairs from the fastest to the slowest."""
     for style, pair in enumerate(circuits.pair_order(energies.shape[1], 5)):
         picture.line(panel, f"pair {pair}", lengths, energies[:, pair], style, marked=True)
-    picture.dress(panel, "length", "energy", xscale="log", yscale="log")
+    whole_decade = 10.0 ** np.floor(np.log10(energies.min()))
+    picture.dress(panel, "length", "energy", xscale="log", yscale="log", ylim=(whole_decade, 1.3))
     picture.tick(panel, lengths)
 
 
@@ -120,6 +121,6 @@ def compositions(runs: Sequence[Run], labels: Sequence[str], layer: int = 0) -> 
             picture.axes[panel].set(xlabel=f"head of layer {layer + 1}", ylabel=f"head of layer {layer}")
             for axis, heads in (("x", matrix.shape[1]), ("y", matrix.shape[0])):
                 getattr(picture.axes[panel], f"set_{axis}ticks")(range(heads))
-    chance = ", ".join(f"{run.config.model.width**-0.5:.3f}" for run in runs)
+    chance = ", ".join(sorted({f"{run.config.model.width**-0.5:.3f}" for run in runs}))
     picture.drawing.suptitle(f"relative norms; unrelated matrices would have about {chance}", fontsize=10)
     return picture

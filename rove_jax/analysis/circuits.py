@@ -93,6 +93,16 @@ def characteristic(
     return per_query.mean(-2)
 
 
+def matched_filter(
+    found: Complex[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"], offsets: np.ndarray
+) -> Float[np.ndarray, "*batch n"]:
+    """How well each of `offsets` explains a `characteristic` function: Re of the mean over pairs of phi exp(-i w d).
+
+    1 where the head looks at this offset alone. A linear read-out: what comes after a RoVE head can compute it.
+    """
+    return np.real(found @ np.exp(-1j * np.outer(frequencies, offsets))) / len(frequencies)
+
+
 def output_energy(
     weights: Float[np.ndarray, "*batch T S"],
     values: Float[np.ndarray, "*batch S H"],

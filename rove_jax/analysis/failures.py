@@ -8,7 +8,8 @@ from jaxtyping import Integer
 
 from rove_jax.analysis import aliasing, swap
 from rove_jax.analysis.capture import Captured, effective_pairs, score_rotation, value_frequencies, value_pairing
-from rove_jax.analysis.inversion import inverted_share, position_inversion
+from rove_jax.analysis.inversion import inverted_share, position_inversion, windows
+from rove_jax.analysis.moments import frequency_split
 from rove_jax.analysis.product import Coefficients, qk_coefficients, rope_scores
 from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name, quantize
 from rove_jax.config import Model
@@ -72,7 +73,8 @@ def failure_rates(
     (the same with exact moments); position_partner (share of positions with a partner of the same score in `dtype`),
     position_pairs (share of pairs); token_inversion (share of distances at which the order of the two keys is not that
     at distance 0); token_aliasing (share at which they score the same) and token_aliasing_resolution (within
-    2^-f sum |z|, the dtype's resolution at the largest score); effective_pairs; and those of `swap_rates`.
+    2^-f sum |z|, the dtype's resolution at the largest score); effective_pairs; and those of `profile_rates` and
+    `swap_rates`.
     """
     require(bool(lengths) and min(lengths) >= 4, "lengths", tuple(lengths), "must name lengths of at least 4")
     require(draws >= 1, "draws", draws, "must be at least 1")
@@ -88,9 +90,11 @@ def failure_rates(
                 asked = query[drawn.row, drawn.query]
                 keys = np.stack([key[drawn.row, drawn.first], key[drawn.row, drawn.second]])
                 pair = qk_coefficients(asked[None], keys, rotary.pairing, 2 * len(omega))
-                waves = np.asarray(rope_scores(pair.z, omega, length, constant=pair.constant))
-                rates = score_rates(pair, waves, omega, dtype)
-                rates |= swap_rates(model, captured, (place, column), drawn, waves, dtype, seed)
+                reach = windows(length, "near_far")[1][1]
+                waves = np.asarray(rope_scores(pair.z, omega, reach, constant=pair.constant))
+                inside = waves[..., :length]
+                rates = score_rates(pair, inside, omega, dtype) | profile_rates(pair, waves, omega, length)
+                rates |= swap_rates(model, captured, (place, column), drawn, inside, dtype, seed)
                 records.append({"layer": layer, "head": head, "length": length, **rates})
                 advance(1)
     return records
@@ -115,6 +119,24 @@ def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype:
         "token_aliasing": float(np.mean(quantize(waves[0], dtype) == quantize(waves[1], dtype))),
         "token_aliasing_resolution": float(np.mean(np.abs(margin) <= resolution[:, None])),
         "effective_pairs": float(effective_pairs(pair.z).mean()),
+    }
+
+
+def profile_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, length: int) -> dict[str, float]:
+    """The follow-up's measures (see `profile.Profile`). `waves`: scores [2, P, 3 M + 1].
+
+    positional_score: how far one step moves a score, over ||z||; semantic_score: the share of distances that keep the
+    order of two keys; high_share: of the norm of z, in fast pairs; order_error: P(S(far) > S(near)) beyond M.
+    """
+    norm = np.linalg.norm(pair.z, axis=-1)
+    high = np.linalg.norm(np.where(frequency_split(omega, length).high, pair.z, 0), axis=-1)
+    margin = (waves[0] - waves[1])[:, :length]
+    near, far = (waves[..., slice(*window)] for window in windows(length, "near_far"))
+    return {
+        "positional_score": float((np.abs(np.diff(waves[..., :length], axis=-1)).mean(-1) / norm).mean()),
+        "semantic_score": 1 - float(np.mean(margin * np.where(margin[:, :1] < 0, -1, 1) < 0)),
+        "high_share": float((high / norm).mean()),
+        "order_error": float(inverted_share(near, far).mean()),
     }
 
 

@@ -1,4 +1,4 @@
-"""The failure rates of every head of a trained run, as a result document and as rows of a table."""
+"""What a trained run cannot tell, head by head and as a whole, as a result document and as rows of a table."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from rove_jax.analysis import model_swap
 from rove_jax.analysis.capture import Captured, capture_qkv, score_rotation
 from rove_jax.analysis.failures import failure_rates
 from rove_jax.analysis.quantization import dtype_name
@@ -36,6 +37,10 @@ class Asked:
     """Of frequencies, beyond the training length, by length / training length."""
     documents: int = 4
     """Texts that queries and keys are drawn from."""
+    swaps: int = 24
+    """Of two tokens in a text, read by the whole model, and as many to compare with. 0: none."""
+    swap_length: int | None = None
+    """Tokens of those texts. None: as in training."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -44,15 +49,18 @@ class Asked:
         require(len(set(self.lengths)) == len(self.lengths), "--lengths", self.lengths, "must differ from each other")
         require(self.draws >= 1, "--draws", self.draws, "must be at least 1")
         require(self.documents >= 1, "--documents", self.documents, "must be at least 1")
+        require(self.swaps >= 0, "--swaps", self.swaps, "must be at least 0")
+        if self.swap_length is not None:
+            require(8 <= self.swap_length <= LONGEST, "--swap-length", self.swap_length, f"from 8 to {LONGEST}")
         dtype_name(self.dtype)
 
 
-def texts(run: Run, count: int) -> np.ndarray:
-    """The first tokens, as many as the run was trained on at once, of `count` validation documents: int32 [B, T].
+def texts(run: Run, count: int, length: int | None = None) -> np.ndarray:
+    """The first `length` tokens (None: as many as in training) of `count` validation documents: int32 [B, T].
 
     Fewer documents if there are no more so long ones; raises `UsageError` if there is none.
     """
-    length = run.config.data.context_length
+    length = length or run.config.data.context_length
     protocol = Protocol((length,), ("none",), documents=count, mode="first_n", prefix="none")
     found = choose(open_data(run).documents("validation"), protocol)
     return np.stack([document.tokens[:length] for document in found]).astype(np.int32)
@@ -64,7 +72,7 @@ def captured_text(run: Run, asked: Asked) -> Captured:
 
 
 def measure_limits(run: Run, asked: Asked) -> dict:
-    """A result document of `failure_rates`, with a progress bar on stderr."""
+    """A result document of `failure_rates`, with those of `swapped_text` as `model_swaps`; a progress bar on stderr."""
     cfg, trained = run.config.model, run.config.data.context_length
     score_rotation(cfg)
     lengths = asked.lengths or tuple(min(trained * factor, LONGEST) for factor in (1, 4, 16, 64))
@@ -73,6 +81,7 @@ def measure_limits(run: Run, asked: Asked) -> dict:
         return scaled(cfg, asked.scaling, training_length=trained, length=length)
 
     at_length(max(lengths))  # refuses before the long part what cannot be
+    swaps = swapped_text(run, asked)
     captured = captured_text(run, asked)
     count = len(lengths) * len(captured.layers) * len(captured.heads)
     with tqdm(total=count, desc=f"{run.workdir.name}: limits", unit="head", disable=None, leave=False) as bar:
@@ -86,7 +95,21 @@ def measure_limits(run: Run, asked: Asked) -> dict:
             advance=bar.update,
         )
     settings = {**dataclasses.asdict(asked), "lengths": lengths, "text_length": int(captured.query.shape[2])}
-    return results.document("limits", run.provenance, settings, records)
+    document = results.document("limits", run.provenance, settings, records)
+    return {**document, "model_swaps": swaps}
+
+
+def swapped_text(run: Run, asked: Asked) -> list[dict]:
+    """`model_swap.model_swaps` on texts of the run, as it reads `asked.swap_length`; an empty list for no swaps."""
+    if not asked.swaps:
+        return []
+    tokens = texts(run, asked.documents, asked.swap_length)
+    trained, length = run.config.data.context_length, tokens.shape[1]
+    cfg = scaled(run.config.model, asked.scaling, training_length=trained, length=length)
+    captured = capture_qkv(cfg, run.params, tokens, (0,))
+    places = model_swap.find_places(cfg, captured, asked.swaps, dtype=asked.dtype, seed=asked.seed)
+    with tqdm(total=len(places), desc=f"{run.workdir.name}: swaps", disable=None, leave=False) as bar:
+        return model_swap.model_swaps(cfg, run.params, tokens, places, dtype=asked.dtype, advance=bar.update)
 
 
 def mean_over_heads(document: dict, name: str) -> dict[int, float | None]:

@@ -45,6 +45,20 @@ def kernel(
     return np.stack([rotation(d * value_frequencies, len(w_v), pairing) @ w_v for d in offsets])
 
 
+def kernel_similarity(
+    w_v: Float[np.ndarray, "H D"],
+    offsets: np.ndarray,
+    value_frequencies: Float[np.ndarray, " h"] | None,
+    pairing: str = "half",
+) -> Float[np.ndarray, " n"]:
+    """<psi_delta, psi_0> / ||W_V||^2 at each offset, 1 to -1: how much of the value map at offset 0 is left there."""
+    if value_frequencies is None:
+        return np.ones(len(offsets))
+    total = (w_v**2).sum()
+    share = (np.abs(channel_pairs(w_v.T, pairing, 2 * len(value_frequencies))) ** 2).sum(0) / total
+    return 1 - share.sum() + np.cos(np.outer(offsets, value_frequencies)) @ share
+
+
 def mixer(
     weights: Float[np.ndarray, "T S"],
     w_v: Float[np.ndarray, "H D"],
@@ -68,13 +82,14 @@ def blocks_of(matrix: np.ndarray, positions: int) -> Float[np.ndarray, "T T O D"
     return matrix.reshape(positions, rows, positions, columns).transpose(0, 2, 1, 3)
 
 
-def kronecker_error(matrix: np.ndarray, positions: int) -> float:
+def kronecker_error(matrix: np.ndarray, positions: int, terms: int = 1) -> float:
     """How far a mixer is from A (x) W for any A and W: the norm of the rest over that of the matrix, 0 to 1.
 
-    Blocks written as rows, a Kronecker product has rank one (Van Loan and Pitsianis 1993).
+    Blocks written as rows, a Kronecker product has rank one (Van Loan and Pitsianis 1993); a layer of N heads of RoPE
+    is a sum of N `terms`.
     """
     values = np.linalg.svd(blocks_of(matrix, positions).reshape(positions**2, -1), compute_uv=False)
-    return float(np.sqrt((values[1:] ** 2).sum() / (values**2).sum()))
+    return float(np.sqrt((values[terms:] ** 2).sum() / (values**2).sum()))
 
 
 def toeplitz_error(matrix: np.ndarray, positions: int) -> float:

@@ -1,11 +1,11 @@
 """Figures of the heads of trained runs: their failure rates, and one head's scores in detail."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rove_jax.analysis import aliasing, inversion, moments
+from rove_jax.analysis import aliasing, inversion, model_swap, moments
 from rove_jax.analysis.capture import Captured, score_rotation
 from rove_jax.analysis.failures import draw
 from rove_jax.analysis.limits import mean_over_heads
@@ -13,6 +13,7 @@ from rove_jax.analysis.picture import Picture
 from rove_jax.analysis.product import qk_coefficients, rope_product
 from rove_jax.analysis.score_figures import octaves
 from rove_jax.config import Model
+from rove_jax.errors import require
 from rove_jax.rotary import frequencies
 
 RATES = {
@@ -21,6 +22,21 @@ RATES = {
     "token_inversion": "token inversion",
     "token_aliasing": "token aliasing",
 }
+
+
+HEADS = {**RATES, "effective_pairs": "effective number of frequencies"}
+OWN_SCALE = ("token_aliasing", "effective_pairs", "positional_score")
+PROFILE = {
+    "positional_score": "positional score",
+    "semantic_score": "semantic score",
+    "high_share": "norm in fast pairs, $r_H$",
+    "order_error": "order error beyond M",
+}
+"""The follow-up's measures (arXiv 2609.39929)."""
+
+
+LEAST_SHOWN = 1e-4
+"""Total variation below this is drawn there."""
 
 
 class View(NamedTuple):
@@ -55,8 +71,8 @@ def head_inversion(shown: View, length: int) -> Picture:
     waves = shown.scores(length)
     thin = slice(None, None, max(1, length // 2048))
     lengths = octaves(length, 16)
+    picture.line(0, "key 1", np.arange(length)[thin], waves[0][thin], 0, linestyle="solid", linewidth=0.6)
     for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
-        picture.line(0, name, np.arange(length)[thin], wave[thin], style, linestyle="solid", linewidth=0.6)
         shares = [float(inversion.inverted_share(wave[: m // 2], wave[m // 2 : m])) for m in lengths]
         picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
     normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
@@ -76,7 +92,7 @@ def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: in
     picture = Picture(["equal for key 1", "how near they are", "equal for both keys: a swap is unseen"])
     waves = shown.scores(length)
     found = aliasing.position_aliasing(waves[0], dtype)
-    counts = aliasing.pair_map(waves[0], dtype, bins)
+    counts = np.where(np.triu(np.ones((bins, bins))), aliasing.pair_map(waves[0], dtype, bins), np.nan)
     extent = (0, length, length, 0)
     picture.image(0, counts, label=f"pairs, {found.pairs:,} in all", extent=extent)
     picture.axes[0].set(xlabel="farther distance", ylabel="nearer distance")
@@ -99,26 +115,29 @@ def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: in
     return picture
 
 
-def heads(document: dict) -> Picture:
-    """The four failure rates and the effective number of frequencies of every head at the longest length measured."""
+def heads(document: dict, names: Mapping[str, str] = HEADS) -> Picture:
+    """Fields of `failures.failure_rates` for every head at the longest length measured, layer by head.
+
+    `names`: field -> title of its panel. Fields that are no shares are drawn on a scale of their own.
+    """
     records = document["results"]
     longest = max(record["length"] for record in records)
     layers, columns = (sorted({record[name] for record in records}) for name in ("layer", "head"))
-    names = {**RATES, "effective_pairs": "effective number of frequencies"}
-    picture = Picture(list(names.values()), columns=3, size=(4.0, 3.3))
+    picture = Picture(list(names.values()), columns=3 if len(names) > 4 else 2, size=(4.0, 3.3))
     for panel, name in enumerate(names):
         matrix = np.full((len(layers), len(columns)), np.nan)
         for record in records:
             if record["length"] == longest:
                 matrix[layers.index(record["layer"]), columns.index(record["head"])] = record[name]
-        picture.image(panel, matrix, vmin=0, vmax=1 if panel in (0, 1, 2) else None)
+        picture.image(panel, matrix, vmin=0, vmax=None if name in OWN_SCALE else 1)
         picture.axes[panel].set(xlabel="head", ylabel="layer")
         picture.axes[panel].set_xticks(range(len(columns)), columns)
         picture.axes[panel].set_yticks(range(len(layers)), layers)
     settings = document["settings"]
+    scores = f"scores in {settings['dtype']}, scaling {settings['scaling']}"
     picture.drawing.suptitle(
-        f"{document['provenance']['run']}, {longest} distances, scores in {settings['dtype']}, scaling "
-        f"{settings['scaling']}; mean of {settings['draws']} queries, their own amplitudes and phases",
+        f"{document['provenance']['run']}, {longest} distances, {scores};\n"
+        f"mean of {settings['draws']} queries, their own amplitudes and phases",
         fontsize=10,
     )
     return picture
@@ -161,6 +180,37 @@ def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     dtype = documents[0]["settings"]["dtype"]
     picture.drawing.suptitle(
         f"tokens swapped where both keys' scores are equal in {dtype}, of {longest} distances; in the legend: means",
+        fontsize=10,
+    )
+    return picture
+
+
+def model_swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
+    """Two tokens of a text change places, and the whole model reads it: its output against what the scores notice.
+
+    A point is a swap of tokens that matter, the output changing where one of them is lost. In the legend: how many of
+    these the output cannot tell.
+    """
+    picture, ends = Picture(list(labels), size=(4.6, 3.8)), []
+    for panel, document in enumerate(documents):
+        records = document.get("model_swaps") or []
+        require(bool(records), "--results", labels[panel], "holds no swaps in texts; measure it again with --swaps")
+        for style, summary in enumerate(model_swap.by_kind(records)):
+            kind = summary["kind"]
+            own = [record for record in records if record["kind"] == kind and record["stake"] > model_swap.SAME]
+            share = "none matters" if summary["blind"] is None else f"{summary['blind']:.0%} of {len(own)} unseen"
+            gaps, values = [record["gap"] for record in own], [record["total_variation"] for record in own]
+            picture.dots(panel, f"{kind}: {share}", gaps, np.maximum(values, LEAST_SHOWN), style, s=22, alpha=0.8)
+            ends += gaps
+        picture.axes[panel].axhline(model_swap.SAME, color="0.45", linewidth=1, zorder=0)
+        scales: dict[str, Any] = {"xscale": "log", "yscale": "log", "ylim": (0.7 * LEAST_SHOWN, 1.3)}
+        picture.dress(panel, "largest change of a logit, first layer", "total variation of the output", **scales)
+    for axes in picture.axes[: len(labels)]:
+        axes.set_xlim(0.7 * min(ends, default=0.1), 1.4 * max(ends, default=1.0))
+    settings = documents[0]["settings"]
+    picture.drawing.suptitle(
+        f"two tokens that matter change places in a text of {settings['swap_length'] or 'the training'} "
+        f"{'tokens' if settings['swap_length'] else 'length'}; below the line ({model_swap.SAME:g}) a swap is unseen",
         fontsize=10,
     )
     return picture

@@ -73,14 +73,18 @@ class Picture:
         self.axes[panel].spines[["top", "right"]].set_visible(True)
         self.drawing.colorbar(shown, ax=self.axes[panel], label=label)
 
-    def dress(self, panel: int, x: str, y: str, *, legend: bool = True, **settings: Any) -> None:
-        """Labels, a light grid, a legend without a frame, and what else `Axes.set` takes."""
+    def dress(self, panel: int, x: str, y: str, *, legend: bool | str = True, **settings: Any) -> None:
+        """Labels, a light grid, a legend without a frame, and what else `Axes.set` takes.
+
+        legend: "beside" puts it right of the panel, for lines that leave no room inside.
+        """
         axes = self.axes[panel]
         axes.set(xlabel=x, ylabel=y, **settings)
         axes.grid(True, color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         if legend:
-            axes.legend(frameon=False, fontsize=8.5)
+            place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if legend == "beside" else {}
+            axes.legend(frameon=False, fontsize=8.5, **place)
 
     def tick(self, panel: int, values: Sequence[int]) -> None:
         """Ticks at `values` of the horizontal axis, as plain numbers, and at no others."""
@@ -88,6 +92,12 @@ class Picture:
 
         self.axes[panel].xaxis.set_minor_locator(NullLocator())
         self.axes[panel].set_xticks(values, [str(value) for value in values])
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture as a notebook shows it: drawn twice as fine as it is large."""
+        image = io.BytesIO()
+        self.drawing.savefig(image, format="png", dpi=144)
+        return image.getvalue(), {"width": round(72 * self.drawing.get_figwidth())}
 
     def save(self, folder: Path, name: str) -> list[Path]:
         """Write NAME.png, NAME.svg and NAME.csv (panel, series, x, y) to `folder`; returns their paths."""

@@ -111,7 +111,9 @@ def tokens(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[floa
     picture.line(2, "bound", lengths, bound, 6, linestyle="solid", linewidth=1)
     picture.dress(0, "distance m", f"score, {base_name(BASE)}", xlim=(0, longest))
     picture.dress(1, "length M", "share; thin: closed form", xscale="log", ylim=(0, 0.55))
-    picture.dress(2, "length M", "count, |difference| up to 2^-7 h", xscale="log", yscale="symlog", ylim=(0, None))
+    picture.dress(
+        2, "length M", "count, |difference| up to 2^-7 h", xscale="log", yscale="symlog", ylim=(0, 3 * bound[-1])
+    )
     picture.drawing.suptitle(f"{STATED}, phases 0 against 2 pi frac(n (sqrt(5) - 1) / 2)", fontsize=10)
     return picture
 

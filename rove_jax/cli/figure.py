@@ -26,11 +26,17 @@ FIGURES: dict[str, tuple[str, str]] = {
     "induction": ("nothing", "induction heads of RoPE and RoVE as they form; trains two-layer models here"),
     "head-inversion": ("one run", "score and inversions of one head (figure 4)"),
     "head-aliasing": ("one run", "equal scores of one head, and swaps that it cannot see (figure 5)"),
+    "training": ("runs", "loss over the steps of training"),
+    "layer": ("runs", "a trained layer as one matrix: weights, kernels, a head, all heads (RoVE, figure 1)"),
+    "kernel": ("runs", "the value kernel psi of trained heads, by offset"),
     "energy": ("runs", "energy of head outputs by frequency and length"),
     "reach": ("runs", "where heads look: the characteristic function of their offsets"),
     "composition": ("runs", "how heads of two layers compose"),
+    "heads": ("results", "failure rates of every head, of one result of `eval limits`"),
+    "profile": ("results", "positional and semantic scores of every head, of one result of `eval limits`"),
     "lengths": ("results", "failure rates by length, of results of `eval limits`"),
     "swaps": ("results", "how often outputs cannot tell, of results of `eval limits`"),
+    "model-swaps": ("results", "how often whole models cannot tell a swap, of results of `eval limits`"),
     "index": ("results", "accuracy at the k-th element, of results of `eval index` (figure 9)"),
 }
 """Name -> (what it needs, what it shows)."""
@@ -47,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", default=[], help="result files, of figures of results")
     add_step(parser)
     parser.add_argument("--length", type=int, help="distances, or tokens (default: the figure's own)")
-    parser.add_argument("--layer", type=int, default=0, help="of one head, or the first that composes (default: 0)")
+    parser.add_argument(
+        "--layer", type=int, default=0, help="of one head, a mixer, or that composes first (default: 0)"
+    )
     parser.add_argument("--head", type=int, default=0, help="query head (default: 0)")
     parser.add_argument("--seed", type=int, default=0, help="of the query and the two keys drawn (default: 0)")
     parser.add_argument("--training-steps", type=int, default=800, help="of figure induction (default: 800)")
@@ -66,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{option}: needed for figure {arguments.name}; name {need}")
     if need == "one run" and len(arguments.workdir) > 1:
         raise UsageError(f"--workdir: figure {arguments.name} is of one run; name one")
-    least = 16
+    least = 4 if arguments.name in ("mixer", "layer") else 16
     require(arguments.length is None or least <= arguments.length <= 2**20, "--length", arguments.length,
             f"must lie between {least} and 2^20")  # fmt: skip
     require(arguments.training_steps >= 1, "--training-steps", arguments.training_steps, "must be at least 1")
@@ -111,9 +119,11 @@ def drawn_of_head(arguments: argparse.Namespace) -> Any:
 
 def drawn_of_runs(arguments: argparse.Namespace) -> Any:
     """The figures of one or several runs side by side."""
-    from rove_jax.analysis import circuit_figures
+    from rove_jax.analysis import circuit_figures, mixer_figures, training_figure
     from rove_jax.evaluation import runs
 
+    if arguments.name == "training":
+        return training_figure.training(arguments.workdir, [folder.resolve().name for folder in arguments.workdir])
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdir]
     labels = [run.workdir.resolve().name for run in opened]
     if arguments.name == "energy":
@@ -122,6 +132,10 @@ def drawn_of_runs(arguments: argparse.Namespace) -> Any:
         return circuit_figures.energy(opened, labels, lengths)
     if arguments.name == "reach":
         return circuit_figures.reach(opened, labels)
+    if arguments.name == "layer":
+        return mixer_figures.layers(opened, labels, arguments.layer, arguments.head, arguments.length)
+    if arguments.name == "kernel":
+        return mixer_figures.kernels(opened, labels, arguments.layer, arguments.head)
     return circuit_figures.compositions(opened, labels, arguments.layer)
 
 
@@ -140,5 +154,14 @@ def drawn_of_results(arguments: argparse.Namespace) -> Any:
         labels = [f"{label}, {path.resolve().parent.name}" for label, path in zip(labels, arguments.results)]
     if len(set(labels)) < len(labels):
         labels = [f"{label}, {place}" for place, label in enumerate(labels)]
-    figure = {"lengths": model_figures.by_length, "swaps": model_figures.swaps, "index": index_figure.index_accuracy}
+    if arguments.name in ("heads", "profile"):
+        if len(documents) > 1:
+            raise UsageError(f"--results: figure {arguments.name} is of one result; name one")
+        return model_figures.heads(documents[0], getattr(model_figures, arguments.name.upper()))
+    figure = {
+        "lengths": model_figures.by_length,
+        "swaps": model_figures.swaps,
+        "model-swaps": model_figures.model_swaps,
+        "index": index_figure.index_accuracy,
+    }
     return figure[arguments.name](documents, labels)

@@ -14,6 +14,7 @@ from rove_jax.config import Config, Data, fingerprint, to_dict
 from rove_jax.data import prepare, tokenizers
 from rove_jax.data.prepared import MANIFEST, Document
 from rove_jax.distributed import is_writer
+from rove_jax.errors import require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.perplexity import perplexities, token_bytes, window_count
 from rove_jax.evaluation.processes import of_first, progress
@@ -71,6 +72,18 @@ def open_run(workdir: Path, *, step: Step = "last") -> Run:
     Origin(origin.data_fingerprint, tokenizer.identity).check(loaded.metadata, workdir)
     weights = fingerprint(loaded.metadata["arrays"]["params"])
     return Run(workdir, loaded.config, loaded.params, loaded.step, tokenizer, origin, weights)
+
+
+def dialled(run: Run, alpha: float) -> Run:
+    """The same weights with values (and outputs, back) turned by `alpha` times the angles of queries and keys.
+
+    From a RoPE checkpoint at 0 to a RoVE model at 1, and all of it relative. `UsageError` for any other variant.
+    """
+    model = run.config.model
+    require(model.variant in ("rope", "rove"), "model.variant", model.variant, "the dial is for rope and rove")
+    values = dataclasses.replace(model.rotary, alpha=alpha)
+    model = dataclasses.replace(model, variant="custom", value_rotary=values)
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
 
 
 def open_data(run: Run) -> prepare.Prepared:

@@ -1,0 +1,26 @@
+"""Loss over the steps of training, from the metrics that runs have written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rove_jax.analysis.picture import Picture
+from rove_jax.errors import UsageError
+from rove_jax.training import metrics
+
+FIELDS = {"loss": "training loss", "validation_loss": "loss on held-out text"}
+
+
+def training(workdirs: Sequence[Path], labels: Sequence[str]) -> Picture:
+    """Training and validation loss of several runs; `UsageError` for a folder without metrics."""
+    picture = Picture(list(FIELDS.values()))
+    for style, (workdir, label) in enumerate(zip(workdirs, labels)):
+        if not (workdir / metrics.FILE).is_file():
+            raise UsageError(f"{workdir}: no {metrics.FILE}; name a run folder")
+        rows = metrics.read_rows(workdir / metrics.FILE)
+        for panel, field in enumerate(FIELDS):
+            there = [(row["step"], row[field]) for row in rows if row.get(field) is not None]
+            if there:
+                picture.line(panel, label, *zip(*there), style, marked=field == "validation_loss")
+    for panel in range(len(FIELDS)):
+        picture.dress(panel, "step", "nats per token")
+    return picture
