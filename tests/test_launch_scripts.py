@@ -16,7 +16,6 @@ import pytest
 from launch_cluster import ROOT, Cluster, build, wait_for
 
 from rove_jax import recipes
-from rove_jax.cli import eval as evaluate
 from rove_jax.cli import prepare, train
 
 SCRIPTS = ("tpu_pod.sh", "slurm.sh", "gpu_node.sh", "gke.sh")
@@ -247,24 +246,6 @@ def test_a_wrong_call_is_refused_in_one_line(cluster: Cluster, call: tuple[str, 
     assert refused.returncode == 2 and not refused.stdout
     assert refused.stderr.startswith("error: ") and refused.stderr.count("\n") == 1 and complaint in refused.stderr
     assert cluster.recorded() == []
-
-
-def test_the_small_reproduction_trains_every_pair_and_compares_them(cluster: Cluster) -> None:
-    """Its commands, as a dry run prints them, are taken by the programs they name."""
-    dry = cluster.run("reproduce_mini.sh", "--out", "/a b", "--seeds", "2", "--dry-run", "--", "--training.steps", "5")
-    *training, last = [shlex.split(line)[1:] for line in dry.stdout.splitlines()]
-    asked = [train.parser().parse_known_args(words[2:]) for words in training]
-    assert [str(known.workdir) for known, _ in asked] == [f"/a b/{v}-{k}" for k in (0, 1) for v in ("rope", "rove")]
-    settings = [recipes.load(ROOT / known.config, rest) for known, rest in asked]
-    assert [(s.model.variant, s.seed, s.training.steps) for s in settings] == [
-        (variant, seed, 5) for seed in (0, 1) for variant in ("rope", "rove")
-    ]
-    report = evaluate.parser().parse_args(last[2:])
-    assert [str(p) for p in (*report.baseline, *report.against)] == [
-        f"/a b/{v}-{k}" for v in ("rope", "rove") for k in (0, 1)
-    ]
-    assert cluster.run("reproduce_mini.sh", "--dry-run").stderr.startswith("error: --out is missing")
-    assert cluster.run("reproduce_mini.sh", "--out", "x", "--seeds", "0").stderr.startswith("error: --seeds 0: must be")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
