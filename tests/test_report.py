@@ -125,3 +125,8 @@ def test_the_figure_shows_every_line_in_its_colour(count):
     for colour in report.COLOURS[:count]:
         assert tuple(bytes.fromhex(colour[1:])) in seen
     assert image.width > 1.5 * image.height
+
+
+def test_a_folder_whose_name_reads_as_a_formula_is_drawn():
+    image = report.figure([document("rope", 0.1, r"a$\foo$"), document("rope", 0.0, "b")])
+    assert image.startswith(b"\x89PNG")

@@ -145,10 +145,10 @@ def figure(documents: Sequence[dict]) -> bytes:
     from matplotlib.figure import Figure  # a second to import, for this function alone
 
     settings, trained = documents[0]["settings"], documents[0]["provenance"]["training_length"]
-    lengths, names = sorted(settings["lengths"]), labels(documents)
+    lengths, names = sorted(settings["lengths"]), [drawn(name) for name in labels(documents)]
     by_key = [records(document) for document in documents]
-    relative = {(r["run"], r["length"], r["scaling"]): r for r in ratios(documents)}
-    drawing = Figure(figsize=(13, 4.4) if relative else (9, 4.4), layout="constrained")
+    relative = {(drawn(r["run"]), r["length"], r["scaling"]): r for r in ratios(documents)}
+    drawing = Figure(figsize=(13, 5) if relative else (9, 5), layout="constrained")
     panels = drawing.subplots(1, 3 if relative else 2)
     panels[1].sharey(panels[0])
     for place, name in enumerate(names):
@@ -170,18 +170,30 @@ def figure(documents: Sequence[dict]) -> bytes:
                 panels[2].plot(lengths, [record["ratio"] for record in ratio], **look)
                 bounds = [record["interval"] or (record["ratio"],) * 2 for record in ratio]
                 panels[2].vlines(lengths, *zip(*bounds), color=colour, linewidth=1)
-    titles = ["whole windows", "last min(256, context / 2) tokens", f"relative to {names[0]} (whole windows)"]
+    titles = ["whole windows", "last min(256, context / 2) tokens", f"relative to\n{names[0]} (whole windows)"]
     for axes, title in zip(panels, titles):
         dress(axes, lengths, trained)
         axes.set(title=title, xlabel="context length (tokens)")
     panels[0].set_ylabel(f"perplexity per token ({documents[0]['provenance']['tokenizer']})")
-    panels[0].legend(frameon=False)
+    legend(drawing, panels[0])
     if relative:
         panels[2].axhline(1.0, color="0.45", linewidth=1, zorder=0)
         panels[2].set_ylabel("ratio of perplexities, 95% interval")
     image = io.BytesIO()
     drawing.savefig(image, format="png", dpi=160)
     return image.getvalue()
+
+
+def drawn(label: str) -> str:
+    """A label as Matplotlib draws it: a folder's name may have what would begin a formula."""
+    return label.replace("$", r"\$")
+
+
+def legend(drawing, axes) -> None:
+    """The lines of `axes` below all panels, where names of any length leave the lines alone."""
+    lines, names = axes.get_legend_handles_labels()
+    columns = max(1, int(drawing.get_figwidth() * 12 / (8 + max(map(len, names)))))  # about 12 letters to an inch
+    drawing.legend(lines, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5)
 
 
 def dress(axes, lengths: Sequence[int], trained: int) -> None:

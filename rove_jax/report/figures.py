@@ -24,7 +24,8 @@ def draw(found: Results, folder: Path) -> list[str]:
     for kind, figure in (("ruler", ruler), ("core", core)):
         measured = with_kind(found, kind)
         if measured:
-            figure({names[name]: result.document for name, result in measured.items()}).save(folder, kind)
+            labels = {name: compare.drawn(label) for name, label in names.items()}
+            figure({labels[name]: result.document for name, result in measured.items()}).save(folder, kind)
             written.append(f"{kind}.png")
     return written
 
@@ -55,11 +56,12 @@ def ruler(documents: dict[str, dict]) -> Picture:
                     picture.axes[panel].vlines(lengths, *bars, color=COLOURS[style % len(COLOURS)], linewidth=1)
         ticks = sorted({row["length"] for d in documents.values() for row in d["results"]})
         label = "nats per answer token" if panel % columns == 0 else ""
-        picture.dress(panel, "tokens", label, legend=panel == 0, xscale="log")
+        picture.dress(panel, "tokens", label, legend=False, xscale="log")
         picture.axes[panel].set_xticks(ticks, [str(tick) for tick in ticks])
         picture.axes[panel].minorticks_off()
         if small:
             picture.axes[panel].set_title(picture.axes[panel].get_title() + " *", fontsize=11)
+    compare.legend(picture.drawing, picture.axes[0])
     return picture
 
 
@@ -89,7 +91,8 @@ def core(documents: dict[str, dict]) -> Picture:
             elinewidth=1,
         )
     picture.axes[0].axvline(0, color="0.45", linewidth=1)
-    picture.dress(0, "centered accuracy (0: guessing, 1: all right)", "")
+    picture.dress(0, "centered accuracy (0: guessing, 1: all right)", "", legend=False)
+    compare.legend(picture.drawing, picture.axes[0])
     picture.axes[0].set_yticks(range(len(tasks)), [task.label for task in tasks])
     picture.axes[0].invert_yaxis()
     return picture

@@ -17,7 +17,8 @@ p { max-width: 50rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: inherit; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: inherit;
+  white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: min(24rem, 40vw); }
 tr { background: #fff; } thead tr { border-bottom: 2px solid #888; }
 td a { color: inherit; text-decoration: underline dotted #999; }
 tr.paper td { color: #666; font-style: italic; }
