@@ -21,10 +21,11 @@ from install import CHECKOUT, RUNS, SMALLER, TINY, show
 import jax
 
 from rove_jax import distributed, recipes
+from rove_jax.analysis import training_figure
 from rove_jax.analysis.picture import Picture
 from rove_jax.evaluation import at_end, runs
 from rove_jax.evaluation.generate import Sampling, generate
-from rove_jax.training import loop, metrics, setup
+from rove_jax.training import loop, setup
 
 distributed.keep_compiled()  # programs compiled here are found again by the next notebook
 jax.devices()
@@ -63,16 +64,7 @@ rope = recipes.load(CHECKOUT / "configs" / "tiny_rope.py", SMALLER)
 loop.run(rope, RUNS / "tiny_rope")
 
 # %%
-picture = Picture(["training loss", "loss on held-out addresses"])
-for style, name in enumerate(("tiny_rope", "tiny_rove")):
-    rows = metrics.read_rows(RUNS / name / metrics.FILE)
-    for panel, field in enumerate(("loss", "validation_loss")):
-        there = [row for row in rows if row.get(field) is not None]
-        steps, values = [row["step"] for row in there], [row[field] for row in there]
-        picture.line(panel, name, steps, values, style, marked=panel == 1)
-picture.dress(0, "step", "nats per byte")
-picture.dress(1, "step", "nats per byte")
-show(picture, "training")
+show(training_figure.training([RUNS / "tiny_rope", RUNS / "tiny_rove"], ["RoPE", "RoVE"]), "training")
 
 # %% [markdown]
 # The curves are close, RoVE a little lower. Within the length that a model was trained on (here 128 bytes) that is
@@ -100,8 +92,7 @@ for style, (name, document) in enumerate((("RoPE", twin["perplexity"]), ("RoVE",
         label = name if rule == "none" else f"{name} with YaRN"
         picture.line(0, label, lengths, values, style, marked=True, linestyle=dashes)
 picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log")
-picture.axes[0].set_xticks(lengths, [str(length) for length in lengths])
-picture.axes[0].minorticks_off()
+picture.tick(0, lengths)
 show(picture, "quickstart")
 
 # %% [markdown]

@@ -35,8 +35,7 @@ cosines, _ = angles(positions, rotary, 16)
 picture = Picture(["cosine of the angle of a pair"], size=(8, 2.6))
 for style, pair in enumerate((0, 1, 3, 5, 7)):
     picture.line(0, f"pair {pair}", positions, cosines[:, pair], style)
-picture.dress(0, "position", "", legend=False)
-picture.axes[0].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+picture.dress(0, "position", "", legend="beside")
 show(picture, "clocks")
 
 # %% [markdown]
@@ -127,8 +126,7 @@ turning = frequencies(rove_jax.Rotary(base=10_000.0), 64)
 picture = Picture(["what is left of a constant value"], size=(7, 3.3))
 for style, count in enumerate((2, 16, 128, 1024, 16_384)):
     picture.line(0, f"n = {count:,}", np.arange(32), circuits.uniform_gain(turning, count), style)
-picture.dress(0, "pair, from the fastest", "share", legend=False)
-picture.axes[0].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+picture.dress(0, "pair, from the fastest", "share", legend="beside")
 show(picture, "uniform_gain")
 
 # %% [markdown]
@@ -148,8 +146,7 @@ looks = {
 picture = Picture(["what a matched filter finds"], size=(6, 3.3))
 fast = turning[:12]
 for style, (name, weights) in enumerate(looks.items()):
-    found = circuits.characteristic(weights, fast)
-    response = np.real(found @ np.exp(-1j * fast[:, None] * candidates)) / len(fast)
+    response = circuits.matched_filter(circuits.characteristic(weights, fast), fast, candidates)
     picture.line(0, name, candidates, response, style, marked=True)
 picture.dress(0, "candidate offset", "mean over pairs", ylim=(-0.25, 1.05))
 show(picture, "matched_filter")

@@ -65,8 +65,7 @@ for style, (name, scaling) in enumerate(rules.items()):
     label = f"{name} (scores times {logit_scale(rotary):.2f})"
     picture.line(0, label, np.arange(32), frequencies(rotary, 64) / plain, style)
 turns = plain * 1024 / (2 * np.pi)
-picture.dress(0, "pair, from the fastest", "ratio", yscale="log", legend=False)
-picture.axes[0].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+picture.dress(0, "pair, from the fastest", "ratio", yscale="log", legend="beside")
 print("times each pair goes round in 1024 positions:", np.round(turns[::4], 2))
 show(picture, "stretching")
 

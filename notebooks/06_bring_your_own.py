@@ -99,8 +99,7 @@ for panel in (0, 1):
     picture.axes[panel].axhline(np.log(16), color="0.45", linewidth=1, zorder=0)
 picture.dress(0, "step", "nats per token; grey: chance", ylim=(0, None))
 picture.dress(1, "length", "nats per token", xscale="log", ylim=(0, None))
-picture.axes[1].set_xticks(lengths, [str(length) for length in lengths])
-picture.axes[1].minorticks_off()
+picture.tick(1, lengths)
 show(picture, "theirs")
 
 # %% [markdown]
@@ -140,18 +139,12 @@ rope = runs.open_run(RUNS / "tiny_rope")
 protocol = Protocol((rope.config.data.context_length,), documents=2 if TINY else 6)
 
 
-def dialled(run, alpha):
-    values = dataclasses.replace(run.config.model.rotary, alpha=alpha)
-    model = dataclasses.replace(run.config.model, variant="custom", value_rotary=values)
-    return dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
-
-
 def nats(run):
     return runs.measure_perplexity(run, protocol)["results"][0]["nll"]
 
 
 settings = (0.0, 1.0) if TINY else (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-read = [nats(dialled(rope, alpha)) for alpha in settings]
+read = [nats(runs.dialled(rope, alpha)) for alpha in settings]
 print(f"as trained {nats(rope):.4f}, dial at 0 {read[0]:.4f}, dial at 1 {read[-1]:.4f} nats per byte")
 
 # %%
@@ -206,8 +199,7 @@ for style, (way, run) in enumerate(ends.items()):
     found = runs.measure_perplexity(run, dataclasses.replace(protocol, lengths=reached))["results"]
     picture.line(0, way, reached, [record["perplexity"] for record in found], style, marked=True)
 picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log")
-picture.axes[0].set_xticks(reached, [str(length) for length in reached])
-picture.axes[0].minorticks_off()
+picture.tick(0, reached)
 show(picture, "retrained")
 
 # %% [markdown]
