@@ -162,5 +162,11 @@ def test_other_text_than_the_runs_is_found_by_what_it_is(tmp_path):
 
     (books / "0.txt").write_text("another book " * 20)
     assert runs.documents_of(run, protocol)[1] != fingerprint
+    short = tmp_path / "short.txt"
+    short.write_text("a few words")
+    with pytest.raises(
+        UsageError, match=r"lengths = 32: no .*short.txt document has 32 tokens .*choose shorter lengths"
+    ):
+        runs.documents_of(run, Protocol((32,), text=str(short), split="all"))
     with pytest.raises(UsageError, match="no such file or folder"):
         runs.open_text(run, str(tmp_path / "none"))

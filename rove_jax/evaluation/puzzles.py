@@ -10,7 +10,7 @@ from rove_jax.config import Model
 from rove_jax.data import puzzles
 from rove_jax.data.draws import Draw
 from rove_jax.data.tokenizers import Tokenizer
-from rove_jax.errors import require
+from rove_jax.errors import RunError, require
 from rove_jax.evaluation.engine import Engine, Request
 from rove_jax.evaluation.intervals import wilson
 from rove_jax.evaluation.tables import number, table
@@ -47,6 +47,7 @@ def accuracies(
 
     Raises:
         UsageError: a kind that is none, or a size that no puzzle has.
+        RunError: the model gives a likelihood that is not finite.
     """
     require(kind in puzzles.SIZES, "data.source", kind, f"no puzzles; they are {', '.join(puzzles.SIZES)}")
     require(len(set(sizes)) == len(sizes), "--sizes", list(sizes), "must differ from each other")
@@ -67,6 +68,8 @@ def accuracies(
         ]
         longest = max(len(request.context) + len(request.continuation) for request in requests)
         scores = engine.score(requests, advance)
+        if not all(np.isfinite(score.nlls).all() for score in scores):
+            raise RunError(f"{kind}, size {size}: the model gives a likelihood that is not finite")
         right = sum(bool(score.greedy.all()) for score in scores)
         records.append(
             {

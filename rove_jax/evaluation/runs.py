@@ -99,7 +99,8 @@ def open_text(run: Run, text: str) -> prepare.Prepared:
     Raises `UsageError` if they are not there, too large to prepare on the way, or prepared with another tokenizer.
     """
     own = run.config.data
-    common: dict[str, Any] = {name: getattr(own, name) for name in ("tokenizer", "tokenizer_path", "context_length")}
+    common: dict[str, Any] = {name: getattr(own, name) for name in ("tokenizer", "tokenizer_path")}
+    common["context_length"] = 1  # documents are read whole: a text too short for `lengths` is for `choose` to refuse
     if own.prepared is None and not own.mixture:
         common["cache"] = own.cache
     if text.startswith("tfds:"):
