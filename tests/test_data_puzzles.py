@@ -11,7 +11,7 @@ import pytest
 from rove_jax.config import Config, Data
 from rove_jax.data import puzzles, sources, tokenizers
 from rove_jax.data.draws import Draw
-from rove_jax.errors import UsageError
+from rove_jax.errors import RunError, UsageError
 from rove_jax.evaluation import puzzles as evaluation
 from rove_jax.evaluation.engine import Score
 
@@ -68,11 +68,12 @@ def test_accuracy_counts_whole_answers(kind, monkeypatch):
                 assert given == right and context[0] == ord("[")
                 greedy = np.ones(len(continuation), bool)
                 greedy[-1] = sum(context.tolist()) % 2
-                found.append(Score(np.full(len(continuation), 0.5, np.float32), greedy))
+                found.append(Score(np.full(len(continuation), nats, np.float32), greedy))
                 prompts.append(context)
             return found
 
     prompts: list[np.ndarray] = []
+    nats = 0.5
     monkeypatch.setattr(evaluation, "Engine", Knowing)
     cfg = Config().model
     records = evaluation.accuracies(cfg, {}, BYTES, kind, [4, 30], samples=40)
@@ -87,6 +88,9 @@ def test_accuracy_counts_whole_answers(kind, monkeypatch):
             evaluation.accuracies(cfg, {}, BYTES, kind, sizes, samples=1)
     with pytest.raises(UsageError, match="'sotu'.*substring, addition"):
         evaluation.accuracies(cfg, {}, BYTES, "sotu", [4], samples=1)
+    nats = np.nan
+    with pytest.raises(RunError, match=f"{kind}, size 4: the model gives a likelihood that is not finite"):
+        evaluation.accuracies(cfg, {}, BYTES, kind, [4], samples=1)
 
 
 def test_a_puzzle_of_a_size_is_of_that_size():
