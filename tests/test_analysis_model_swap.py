@@ -111,8 +111,7 @@ def test_places_are_of_tokens_that_are_looked_at_and_within_the_window():
     with pytest.raises(UsageError, match="must be all of layer 0"):
         model_swap.find_places(ROPE, part, 4)
     alike = captured._replace(tokens=np.zeros_like(TOKENS))
-    with pytest.raises(UsageError, match="no query attends to two different tokens"):
-        model_swap.find_places(ROPE, alike, 4)
+    assert model_swap.find_places(ROPE, alike, 4) == []
 
 
 def test_a_summary_counts_what_matters():

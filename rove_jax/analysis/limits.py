@@ -100,7 +100,8 @@ def measure_limits(run: Run, asked: Asked) -> dict:
 
 
 def swapped_text(run: Run, asked: Asked) -> list[dict]:
-    """`model_swap.model_swaps` on texts of the run, as it reads `asked.swap_length`; an empty list for no swaps."""
+    """`model_swap.model_swaps` on texts of the run, as it reads `asked.swap_length`; an empty list for no swaps, or no
+    two tokens that a query attends to."""
     if not asked.swaps:
         return []
     tokens = texts(run, asked.documents, asked.swap_length)

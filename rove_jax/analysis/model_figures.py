@@ -189,15 +189,20 @@ def model_swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     """Two tokens of a text change places, and the whole model reads it: its output against what the scores notice.
 
     A point is a swap of tokens that matter, the output changing where one of them is lost. In the legend: how many of
-    these the output cannot tell.
+    these the output cannot tell. The others are in the CSV file alone.
     """
     picture, ends = Picture(list(labels), size=(4.6, 3.8)), []
     for panel, document in enumerate(documents):
         records = document.get("model_swaps") or []
-        require(bool(records), "--results", labels[panel], "holds no swaps in texts; measure it again with --swaps")
+        require(bool(records), "--results", labels[panel], "holds no swaps in texts")
         for style, summary in enumerate(model_swap.by_kind(records)):
             kind = summary["kind"]
-            own = [record for record in records if record["kind"] == kind and record["stake"] > model_swap.SAME]
+            both = [record for record in records if record["kind"] == kind]
+            own = [record for record in both if record["stake"] > model_swap.SAME]
+            rest = [record for record in both if record["stake"] <= model_swap.SAME]
+            picture.record(
+                panel, f"{kind}, does not matter", *([r[x] for r in rest] for x in ("gap", "total_variation"))
+            )
             share = "none matters" if summary["blind"] is None else f"{summary['blind']:.0%} of {len(own)} unseen"
             gaps, values = [record["gap"] for record in own], [record["total_variation"] for record in own]
             picture.dots(panel, f"{kind}: {share}", gaps, np.maximum(values, LEAST_SHOWN), style, s=22, alpha=0.8)

@@ -86,4 +86,6 @@ def run(arguments: argparse.Namespace) -> None:
         rows = [[one["kind"], str(one["swaps"]), *(number(one[name]) for name in shown)] for one in summary]
         print(f"{label}, two tokens of a text change places, and the whole model reads it\n")
         print(table(["places", *(name.replace("_", " ") for name in model_swap.SUMMARY)], rows))
+    elif asked.swaps:
+        print(f"{label}: no query attends to two different tokens, so none were swapped in a text")
     print("\nWritten:", *written, sep="\n")
