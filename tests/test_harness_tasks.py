@@ -214,15 +214,24 @@ def test_the_command_writes_results_and_samples(trained, capsys, tmp_path):
     assert result["results"]["rove_copa"]["acc,none"] == np.mean(right) and "rove_copa" in printed
 
 
-def test_a_task_that_is_not_there_and_data_that_cannot_be_had(lm, tmp_path):
+def test_a_task_that_is_not_there_and_data_that_cannot_be_had(lm, tmp_path, monkeypatch):
     from rove_jax.evaluation.harness.evaluate import evaluate
 
     choice_task(tmp_path, "rove_copa", COPA, "query", " ")
     with pytest.raises(UsageError, match="no task 'rove_cop'; did you mean rove_copa?"):
         evaluate(lm(), ["rove_cop"], include=tmp_path, defaults=False)
     (tmp_path / "rove_copa.jsonl").unlink()
-    with pytest.raises(RunError, match="the data of a task cannot be had"):
+    with pytest.raises(RunError, match=r"the data of a task cannot be had \(.*rove_copa.jsonl"):
         evaluate(lm(), ["rove_copa"], include=tmp_path, defaults=False)
+
+    for raised in (OverflowError("math range error"), ZeroDivisionError("by zero")):
+
+        def no_number(error=raised, **given):
+            raise error
+
+        monkeypatch.setattr("lm_eval.simple_evaluate", no_number)
+        with pytest.raises(RunError, match=f"a metric is no number .{raised}"):
+            evaluate(lm(), ["rove_copa"], include=tmp_path, defaults=False)
 
 
 def test_lm_eval_opens_a_run_by_the_words_of_its_command_line(trained):

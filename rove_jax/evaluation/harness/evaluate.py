@@ -70,9 +70,10 @@ def evaluate(
     except (ConnectionError, DatasetsError, FileNotFoundError) as error:
         reason = str(error.__cause__ or error).splitlines()  # what `datasets` raises says that an error occurred
         raise RunError(f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__})") from error
-    except OverflowError as error:  # lm_eval takes exp of nats per text or word
+    except ArithmeticError as error:  # lm_eval takes exp of nats per text or word, and draws of texts without a word
         raise RunError(
-            f"lm_eval: a metric such as perplexity is too large for a number ({error}); ask for those per byte"
+            f"lm_eval: a metric is no number ({error}): a perplexity too large for one, or of empty texts; "
+            "ask for metrics per byte, and leave empty texts out"
         ) from error
     assert found is not None, "process 0 has the results"
     return dict(found)
