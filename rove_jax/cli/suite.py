@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
     asked = {name: getattr(arguments, name) for name in JOBS if getattr(arguments, name) is not None}
     if not asked:
         raise UsageError(f"suite: nothing to measure; give one or more of {', '.join(f'--{name}' for name in JOBS)}")
-    for name in ("report.md", "report.html", MANIFEST):
-        results.check_writable(arguments.out / name, "--out")
     if storage.remote(storage.place(arguments.out)):
         raise UsageError(f"--out = {str(arguments.out)!r}: a report needs a folder on a disk; give a path there")
+    for name in ("report.md", "report.html", MANIFEST):
+        results.check_writable(arguments.out / name, "--out")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
     alike = compare.COMPARABLE if "perplexity" in asked else () if set(asked) == {"core"} else compare.TOKENS
     compare.check_comparable([one.provenance for one in opened], alike)

@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a result file ({error})") from error
+        raise UsageError(f"{path}: not a result file ({error}); remove it, and evaluate the run again") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UsageError(f"{path}: not a result file of schema {SCHEMA}; evaluate the run again")
     missing = [name for name, kind in PARTS.items() if not isinstance(found.get(name), kind)]
