@@ -113,8 +113,8 @@ def find_places(
         for chosen in zip(nearest, drawn):
             found.append(
                 [
-                    Places(kind, row, at, *looked_at[pair].tolist(), float(gap[*pair]), int(aliased[*pair]))
-                    for kind, pair in zip(KINDS, chosen)
+                    Places(kind, row, at, int(looked_at[p]), int(looked_at[q]), float(gap[p, q]), int(aliased[p, q]))
+                    for kind, (p, q) in zip(KINDS, chosen)
                 ]
             )
     found.sort(key=lambda both: both[0].gap)

@@ -18,9 +18,9 @@ def training(workdirs: Sequence[Path], labels: Sequence[str]) -> Picture:
             raise UsageError(f"{workdir}: no {metrics.FILE}; name a run folder")
         rows = metrics.read_rows(workdir / metrics.FILE)
         for panel, field in enumerate(FIELDS):
-            there = [(row["step"], row[field]) for row in rows if row.get(field) is not None]
-            if there:
-                picture.line(panel, label, *zip(*there), style, marked=field == "validation_loss")
+            there = [row for row in rows if row.get(field) is not None]
+            steps, values = [row["step"] for row in there], [row[field] for row in there]
+            picture.line(panel, label, steps, values, style, marked=field == "validation_loss")
     for panel in range(len(FIELDS)):
         picture.dress(panel, "step", "nats per token")
     return picture
