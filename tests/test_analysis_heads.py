@@ -204,6 +204,11 @@ def test_lengths_given_twice_and_layers_that_are_not_there_are_refused():
     for layer in (-1, SMALL.layers - 1):
         with pytest.raises(UsageError, match=f"--layer = {layer}: the model has"):
             circuit_figures.compositions([run], ["run"], layer)
+    for alpha, turning in ((0.0, None), (0.5, 0.5 * OMEGA), (1.0, OMEGA)):  # the dial from RoPE to RoVE
+        found = capture.value_frequencies(runs.dialled(run, alpha).config.model)
+        assert found is turning is None or found == pytest.approx(turning)
+    with pytest.raises(UsageError, match="the dial is for rope and rove"):
+        runs.dialled(runs.dialled(run, 0.5), 1.0)
 
 
 @pytest.mark.parametrize("variant", ["nope", "vo", "absolute_q"])
