@@ -123,7 +123,7 @@ def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture
     names = labels([group[0] for group in documents])
     whole = [row for row in rows if row["part"] == "whole"]
     scalings, lengths = list(dict.fromkeys(r["scaling"] for r in whole)), sorted({r["length"] for r in whole})
-    picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}, 95% over seeds"], size=(5.0, 3.8))
+    picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}, 95% over seeds"], size=(6.0, 3.8))
     for style, rule in enumerate(scalings):
         chosen = sorted((row for row in whole if row["scaling"] == rule), key=lambda row: row["length"])
         at = [row["length"] for row in chosen]
@@ -147,7 +147,7 @@ def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture
     picture.axes[0].set_yscale("log")
     picture.axes[1].axhline(1.0, color="0.45", linewidth=1, zorder=0)
     for panel, label in enumerate((f"perplexity per token ({tokens})", "ratio of perplexities")):
-        picture.dress(panel, f"context length in tokens (trained on {trained})", label, xscale="log")
+        picture.dress(panel, f"context length in tokens (trained on {trained})", label, legend="beside", xscale="log")
         picture.tick(panel, lengths)
     picture.axes[0].yaxis.set_major_formatter(ScalarFormatter())
     picture.axes[0].yaxis.set_minor_locator(NullLocator())
