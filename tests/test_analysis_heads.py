@@ -8,7 +8,7 @@ import pytest
 from reference import attention as attention_oracle
 from reference import limits as oracle
 
-from rove_jax.analysis import capture, circuit_figures, failures, limits, mixer, profile
+from rove_jax.analysis import aliasing, capture, circuit_figures, failures, limits, mixer, pairs, profile
 from rove_jax.analysis.product import qk_coefficients
 from rove_jax.config import Config, Model, Rotary
 from rove_jax.data import tokenizers
@@ -188,6 +188,16 @@ def test_the_output_of_rope_never_shows_a_swap_and_that_of_rove_does(params):
         ]
     assert unseen["rope"] == [1.0, 1.0, 0.0]
     assert unseen["rove"][0] < 0.2 and unseen["rove"][1] < 0.5 and unseen["rove"][2] > 0.01
+
+
+def test_a_head_with_constant_scores_has_more_pairs_than_can_be_listed(params, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_PAIRS", 1000)
+    found = capture.capture_qkv(SMALL, params, TOKENS, layers=[0], heads=[0])
+    still = found._replace(query=found.query * np.array([1e-9, 1e-9, 1e-9, 1e-9, 1, 1], np.float32))
+    [record] = failures.failure_rates(lambda length: SMALL, still, lengths=[64], draws=2)
+    assert record["swap_pairs"] == 1.0 and record["swap_unseen"] < 0.2
+    with pytest.raises(UsageError, match="pairs = 2016: more than 1000"):  # control
+        aliasing.attention_invariance(np.zeros(64), np.zeros(64), "bfloat16")
 
 
 def test_lengths_given_twice_and_layers_that_are_not_there_are_refused():

@@ -8,7 +8,7 @@ from jaxtyping import Integer
 
 from rove_jax.analysis import aliasing, swap
 from rove_jax.analysis.capture import Captured, effective_pairs, score_rotation, value_frequencies, value_pairing
-from rove_jax.analysis.inversion import inverted_share, position_inversion, windows
+from rove_jax.analysis.inversion import inverted_halves, inverted_share, position_inversion, windows
 from rove_jax.analysis.moments import frequency_split
 from rove_jax.analysis.product import Coefficients, qk_coefficients, rope_scores
 from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name, quantize
@@ -103,7 +103,7 @@ def failure_rates(
 def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype: str) -> dict[str, float]:
     """The rates that scores alone decide. `pair`: of two keys [2, P, h]; `waves`: their scores [2, P, M]."""
     length = waves.shape[-1]
-    inversions = inverted_share(waves[..., : length // 2], waves[..., length // 2 :])
+    inversions = inverted_halves(waves)
     normal = position_inversion(pair.z, omega, length, method="normal")
     aliased = [aliasing.position_aliasing(wave, dtype) for wave in waves.reshape(-1, length)]
     at_zero = np.real(pair.z).sum(-1) + pair.constant
@@ -156,11 +156,12 @@ def swap_rates(
     chance, length = np.random.default_rng(seed), waves.shape[-1]
     joint, outcomes = 0, {"": [], "_context": []}
     for index, (row, query, first, second) in enumerate(drawn.trials()):
-        pairs = aliasing.attention_invariance(waves[0, index], waves[1, index], dtype)
-        joint += len(pairs)
-        if not len(pairs):
+        pairs = aliasing.joint_pairs(waves[0, index], waves[1, index], dtype)
+        joint += pairs.count
+        if not pairs.count:
             continue
-        chosen = pairs[chance.choice(len(pairs), min(SWAPS, len(pairs)), replace=False)]
+        # Drawn by number: a head with nearly constant scores has too many to write down.
+        chosen = pairs.at(chance.choice(pairs.count, min(SWAPS, pairs.count), replace=False))
         q, k, v = (x[place, row, :, column].astype(np.float64) for x in (captured.query, captured.key, captured.value))
         others = np.setdiff1d(np.arange(query + 1), [first, second])
         found = qk_coefficients(q[query], k[others], rotary.pairing, 2 * len(omega))

@@ -47,7 +47,7 @@ class Asked:
         for length in self.lengths:
             require(4 <= length <= LONGEST, "--lengths", length, f"must lie between 4 and {LONGEST}")
         require(len(set(self.lengths)) == len(self.lengths), "--lengths", self.lengths, "must differ from each other")
-        require(self.draws >= 1, "--draws", self.draws, "must be at least 1")
+        require(1 <= self.draws <= 4096, "--draws", self.draws, "must lie between 1 and 4096")
         require(self.documents >= 1, "--documents", self.documents, "must be at least 1")
         require(self.swaps >= 0, "--swaps", self.swaps, "must be at least 0")
         if self.swap_length is not None:
@@ -95,6 +95,7 @@ def measure_limits(run: Run, asked: Asked) -> dict:
             advance=bar.update,
         )
     settings = {**dataclasses.asdict(asked), "lengths": lengths, "text_length": int(captured.query.shape[2])}
+    settings["coefficients"] = "amplitudes and phases of the model's queries and keys, before rotation and 1/sqrt(H)"
     document = results.document("limits", run.provenance, settings, records)
     return {**document, "model_swaps": swaps}
 

@@ -35,6 +35,8 @@ PROFILE = {
 """The follow-up's measures (arXiv 2609.39929)."""
 
 
+DOTS = 20_000
+"""Pairs that are drawn one by one, evenly chosen of all."""
 LEAST_SHOWN = 1e-4
 """Total variation below this is drawn there."""
 
@@ -73,7 +75,7 @@ def head_inversion(shown: View, length: int) -> Picture:
     lengths = octaves(length, 16)
     picture.line(0, "key 1", np.arange(length)[thin], waves[0][thin], 0, linestyle="solid", linewidth=0.6)
     for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
-        shares = [float(inversion.inverted_share(wave[: m // 2], wave[m // 2 : m])) for m in lengths]
+        shares = [float(inversion.inverted_halves(wave[:m])) for m in lengths]
         picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
     normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
     picture.line(1, "key 1, normal with exact moments", lengths, normal, 6, linewidth=1)
@@ -107,8 +109,9 @@ def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: in
         for m, c in zip(fit, shown.constant)
     ]
     picture.line(1, "normal variables", [0, length], [np.mean(share)] * 2, 6, linewidth=1)
-    joint = aliasing.attention_invariance(waves[0], waves[1], dtype)
-    picture.dots(2, f"{len(joint):,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
+    found = aliasing.joint_pairs(waves[0], waves[1], dtype)
+    joint = found.at(np.unique(np.linspace(0, found.count - 1, min(found.count, DOTS), dtype=np.int64)))
+    picture.dots(2, f"{found.count:,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
     picture.dress(1, "|m1 - m2|", "share of all pairs so far apart", ylim=(0, None))
     picture.dress(2, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
     picture.drawing.suptitle(f"{shown.name}; scores in {dtype}", fontsize=10)

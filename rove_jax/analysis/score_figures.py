@@ -69,7 +69,7 @@ def inversions(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[
     for style, base in enumerate(bases):
         frequencies, name = rope_frequencies(PAIRS, base), base_name(base)
         wave = rope_product(np.ones(PAIRS), frequencies, np.arange(max(lengths)))
-        counted = [float(inversion.inverted_share(wave[: m // 2], wave[m // 2 : m])) for m in lengths]
+        counted = [float(inversion.inverted_halves(wave[:m])) for m in lengths]
         picture.line(1, name, lengths, counted, style, marked=True)
         closed = [inversion.closed_position_inversion(PAIRS, base, m) for m in lengths]
         picture.record(1, f"{name}, closed form", lengths, closed)
