@@ -163,7 +163,7 @@ def test_a_recipe_leaves_nothing_behind(recipe: Path) -> None:
     assert [path.name for path in recipe.parent.iterdir()] == ["recipe.py"]
 
 
-TWINS = ("tiny", "substring", "addition", "gpt2_small", "gpt2_medium")
+TWINS = ("tiny", "mini", "substring", "addition", "gpt2_small", "gpt2_medium")
 
 
 @pytest.mark.parametrize("name", TWINS)
