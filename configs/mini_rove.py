@@ -2,6 +2,7 @@
 
     train/reproduce_mini.sh --out runs/mini        all six runs and the report; the same command goes on after a stop
     python -m train --config configs/mini_rove.py --workdir runs/mini_rove
+    python -m train --config configs/mini_rope.py --workdir runs/mini_rope
 
 Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
 
