@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, or go on measuring; the first process prints the table and writes the result file."""
+    from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.core.evaluate import Settings, evaluate
     from rove_jax.evaluation.core.report import core_text
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     document = evaluate(
         runs.open_run(arguments.workdir, step=arguments.step), arguments.data, asked, arguments.baselines, records
     )
-    if document is None:
+    if not is_writer():
         return
     results.write(arguments.out, document)
     print(f"{core_text(document)}\n\nWritten: {arguments.out}\n         {records}")

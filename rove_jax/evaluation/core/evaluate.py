@@ -1,27 +1,22 @@
 """CORE of a run: what is asked, in which order it is scored, and the result document."""
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from jax.experimental.multihost_utils import broadcast_one_to_all
-from tqdm import tqdm
 
-from rove_jax import config, sharding
-from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, nearest, require
 from rove_jax.evaluation import results
 from rove_jax.evaluation.core import protocols, scoring
 from rove_jax.evaluation.core.files import Files, TaskFile, remark
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Engine, Request
-from rove_jax.evaluation.journal import Journal
+from rove_jax.evaluation.journal import Copy, Journal, joint_journal
 from rove_jax.evaluation.overlong import Overlong, score
+from rove_jax.evaluation.processes import everywhere, progress
 from rove_jax.evaluation.runs import Run
 
 BLOCK = 500
@@ -48,10 +43,10 @@ class Settings:
         require(len(set(self.tasks)) == len(self.tasks) > 0, "--tasks", " ".join(self.tasks), "name each once")
 
 
-def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, records: Path) -> dict[str, Any] | None:
+def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, records: Path) -> dict[str, Any]:
     """The result document of CORE, with a progress bar on stderr; records go to the file `records`, or are found there.
 
-    Every process of several calls this; the first one has the file and the document, the others get None.
+    Every process of several calls this, and gets the document; the first one has the file.
 
     Raises:
         UsageError: no task's file is in `data`, a line of one is no row, or the records are of something else.
@@ -76,14 +71,10 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         if task.label in present
         for example in protocols.examples(task, present[task.label].rows, asked.protocol, asked.max_examples)
     ]
-    with Journal(records, identity) if is_writer() else contextlib.nullcontext() as journal:
-        done = {(one["task"], one["row"]) for one in journal.records} if journal else set()
-        there = np.array([(task.label, example.row) in done for task, example in every])
-        if jax.process_count() > 1:
-            there = np.asarray(broadcast_one_to_all(there))
-        score_examples(run, [one for one, known in zip(every, there) if not known], present, asked, journal)
-    if journal is None:
-        return None
+    with joint_journal(records, identity) as journal:
+        done = {(one["task"], one["row"]) for one in journal.records}
+        left = [(task, example) for task, example in every if (task.label, example.row) not in done]
+        score_examples(run, left, present, asked, journal)
     # Where nothing is cut, the last token of a prompt is only predicted, so one more is within the training context.
     within = run.config.data.context_length + (asked.overlong != "truncate")
     by_task = defaultdict(list)
@@ -116,14 +107,13 @@ def score_examples(
     examples: list[tuple[Task, protocols.Example]],
     files: dict[str, TaskFile],
     asked: Settings,
-    journal: Journal | None,
+    journal: Journal | Copy,
 ) -> None:
-    """Score examples and add their records to the journal, if there is one, block by block."""
-    mesh = sharding.make_mesh(config.Mesh(data=-1))  # of all processes
+    """Score examples and add their records to the journal, block by block."""
+    mesh = everywhere()
     params = Engine(run.config.model, run.params, mesh=mesh).params  # placed once for all blocks
     total = sum(max(task.choices, 1) for task, _ in examples)
-    hidden = None if is_writer() else True  # None: shown on a terminal alone
-    with tqdm(total=total, desc=f"{run.workdir.name}: core", unit="choice", disable=hidden, leave=False) as bar:
+    with progress(total, f"{run.workdir.name}: core", "choice") as bar:
         for block in blocks(examples, BLOCK * mesh.size):
             prompted = [
                 protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer)
@@ -146,8 +136,7 @@ def score_examples(
                     raise RunError(f"{task.label}, row {example.row}: the model gives a likelihood that is not finite")
                 gold = files[task.label].rows[example.row].get("gold")
                 made.append(scoring.record(task, gold, example, prompts, scores[part], cut[part]))
-            if journal is not None:
-                journal.add(made)
+            journal.add(made)
 
 
 def request(prompt: protocols.Prompt) -> Request:
