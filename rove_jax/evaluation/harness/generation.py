@@ -63,10 +63,6 @@ def stopped(text: str, stops: Sequence[str]) -> str:
     return text[: min((place for place in places if place >= 0), default=len(text))]
 
 
-class _AllEnded(Exception):
-    """Nothing that is generated from here on would be kept."""
-
-
 def texts(
     cfg: Model,
     params: dict,
@@ -93,22 +89,18 @@ def texts(
         kept = stopped(whole, asked[row].stops)
         return kept, len(ends) > 0 or len(kept) < len(whole)
 
-    def emit(tokens_b: np.ndarray) -> None:
+    def emit(tokens_b: np.ndarray) -> bool:
         drawn.append(tokens_b)
-        if all(text(row)[1] for row in range(len(prompts))):
-            raise _AllEnded
+        return all(text(row)[1] for row in range(len(prompts)))
 
-    try:
-        generate(
-            cfg,
-            params,
-            [*prompts, *([tokenizer.eot],) * empty],
-            max_new_tokens=asked[0].tokens,
-            eot=tokenizer.eot,
-            sampling=asked[0].sampling,
-            seeds=[*seeds, *[0] * empty],
-            emit=emit,
-        )
-    except _AllEnded:
-        pass
+    generate(
+        cfg,
+        params,
+        [*prompts, *([tokenizer.eot],) * empty],
+        max_new_tokens=asked[0].tokens,
+        eot=tokenizer.eot,
+        sampling=asked[0].sampling,
+        seeds=[*seeds, *[0] * empty],
+        emit=emit,
+    )
     return [text(row)[0] for row in range(len(prompts))]
