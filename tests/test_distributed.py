@@ -21,7 +21,7 @@ def work():
 
 distributed.Peers.GRACE, distributed.Peers.LINGER = 0.5, 2.0
 with StopRequest():
-    train.together(distributed.initialize("on", heartbeat_seconds=2, join_seconds=20), work)
+    exits.together(distributed.initialize("on", heartbeat_seconds=2, join_seconds=20), work)
 """
 """A program of one process of many, without arrays."""
 

@@ -18,7 +18,6 @@ from rove_jax.cli import (
     speed,
     suite,
 )
-from rove_jax.cli.train import together
 
 JOBS = {
     "perplexity": (perplexity, "perplexity against context length, to a result file"),
@@ -55,7 +54,7 @@ def job(argv: Sequence[str] | None) -> None:
     if peers is None:
         arguments.run(arguments)
     else:
-        together(peers, lambda: arguments.run(arguments))
+        exits.together(peers, lambda: arguments.run(arguments))
 
 
 def parser() -> exits.Parser:

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -87,6 +88,25 @@ def run(main: Callable[[], int | None]) -> int:
             raise
         what = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
         return fail(1, f"out of device memory ({what}); use a smaller batch, training.accumulation or model.remat")
+
+
+def together(peers: distributed.Peers, work: Callable[[], int | None]) -> NoReturn:
+    """Do `work` as one process of many, and end the process so that the others end as well."""
+
+    def work_and_wait() -> int | None:
+        with peers:
+            code = work()
+            peers.finish()
+        return code
+
+    code = 1
+    try:
+        code = run(work_and_wait)
+    finally:
+        error = sys.exception()
+        if error is not None:
+            traceback.print_exception(error)
+        peers.leave(code)
 
 
 @contextlib.contextmanager

@@ -4,10 +4,8 @@ says what a run would take, `verify` whether what it saved is whole."""
 import importlib
 import json
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rove_jax import config, distributed, recipes, storage
 from rove_jax.cli import exits
@@ -91,26 +89,7 @@ def train(argv: Sequence[str]) -> int:
         if peers is None:
             return work()
         request.end = peers.leave
-        together(peers, work)
-
-
-def together(peers: distributed.Peers, work: Callable[[], int]) -> NoReturn:
-    """Do `work` as one process of many, and end the process so that the others end as well."""
-
-    def work_and_wait() -> int:
-        with peers:
-            code = work()
-            peers.finish()
-        return code
-
-    code = 1
-    try:
-        code = exits.run(work_and_wait)
-    finally:
-        error = sys.exception()
-        if error is not None:
-            traceback.print_exception(error)
-        peers.leave(code)
+        exits.together(peers, work)
 
 
 def dry_run(settings: config.Config, workdir: Path | None, allow_change: Sequence[str]) -> int:
