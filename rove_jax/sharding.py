@@ -50,7 +50,7 @@ def make_mesh(sizes: config.Mesh, devices: Sequence[Any] | None = None) -> jax.s
     # Auto, because the default of make_mesh is Explicit since jax 0.9, under which sharded lookups do not trace.
     try:
         return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=available[:wanted])
-    except NotImplementedError as error:  # a TPU slice whose sides the sizes are no products of
+    except NotImplementedError as error:  # kept by JAX for a TPU slice of other sides
         product = " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, shape))
         raise UsageError(
             f"mesh = {product}: each must be one side of the slice of chips, or a product of sides"

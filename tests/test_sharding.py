@@ -1,5 +1,6 @@
 """The mesh and the table of axes: what lies where, what is refused, and that results do not depend on it."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tiny_runs import SETTINGS, settings
 from rove_jax import config, sharding
 from rove_jax.errors import UsageError
 from rove_jax.models import functional
+from rove_jax.planning import topology
 from rove_jax.training import setup, state, step
 
 
@@ -30,6 +32,14 @@ def test_a_mesh_takes_what_is_left_and_has_automatic_axes():
 def test_a_mesh_that_does_not_fit_is_refused(sizes, words):
     with pytest.raises(UsageError, match=words):
         mesh_of(*sizes)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra `tpu`)")
+def test_sizes_that_are_no_products_of_a_slices_sides_are_refused():
+    slice_4x4 = topology.devices("v6e:4x4")  # on v5e JAX splits sides
+    assert sharding.make_mesh(config.Mesh(data=4, fsdp=4), slice_4x4).size == 16
+    with pytest.raises(UsageError, match="mesh = data 8 x fsdp 2 x tensor 1: each must be one side of the slice"):
+        sharding.make_mesh(config.Mesh(data=8, fsdp=2), slice_4x4)
 
 
 def test_where_each_kind_of_parameter_lies():
