@@ -51,6 +51,7 @@ def document(variant: str, offset: float, run: str = "", **provenance) -> dict:
             "scalings": ["none", "yarn"],
             "mode": "first_n",
             "split": "validation",
+            "text": None,
         },
         "results": results,
     }

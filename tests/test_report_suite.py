@@ -14,7 +14,7 @@ from rove_jax.cli import eval as command
 from rove_jax.cli.suite import check_lengths, claim
 from rove_jax.config import Config, Evaluation
 from rove_jax.errors import UsageError
-from rove_jax.report import figures, page, paper, suite
+from rove_jax.report import figures, page, paper, suite, tasks
 from rove_jax.report.cells import Cell, Result, Table
 
 
@@ -57,7 +57,7 @@ def ruler(variant: str, nll: float, lengths=(512, 4096)) -> dict:
 
 def index(variant: str, accuracy: float) -> dict:
     row = {"variant": "list", "length": 64, "scaling": "none", "accuracy": accuracy, "interval": [0.1, 0.9]}
-    return of(variant, "index", [row])
+    return of(variant, "index", [row], samples=10)
 
 
 @pytest.fixture
@@ -119,6 +119,16 @@ def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(
     assert ruler["mean NIAH"]["4096 paper, 354M RoVE, YaRN"].text == "3.63"
     assert ruler["niah_single_1"]["4096 paper, 354M RoVE, YaRN"].text == ""
     assert ruler["vt"]["512 RoPE"].text.endswith("*") and not ruler["vt"]["4096 RoPE"].text.endswith("*")
+
+
+def test_every_table_says_how_much_was_asked(found):
+    notes = {table.title.split(" (")[0]: table.note for table in suite.make(found)}
+    for title in ("Core and perplexity", "Perplexity of the last tokens", "Perplexity relative to RoPE"):
+        assert "2 validation documents, mode first_n" in notes[title]
+    assert "mean over 5 samples of each task" in notes["RULER"]
+    assert "10 lists of each length" in notes["The k-th element of a list"]
+    found["2_b"]["ruler"].document["settings"]["samples"] = 7
+    assert "mean over 5 or 7 samples" in tasks.ruler(found, {"1_a": "A", "2_b": "B"}).note
 
 
 def test_a_part_of_core_never_reads_as_core(found):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rove_jax.evaluation.core.tasks import TASKS
-from rove_jax.evaluation.tables import number
+from rove_jax.evaluation.tables import number, which_documents
 from rove_jax.report import compare, paper, tasks
 from rove_jax.report.cells import Cell, Result, Results, Table, labelled, with_kind
 
@@ -54,7 +54,8 @@ def core_and_perplexity(found: Results, names: dict[str, str]) -> Table | None:
             row.append(perplexity[name].cell(number(value[0], 2), value[1]) if value else Cell("-"))
         rows.append(row)
     header = ["ours", "Core", *(f"PPL {length}" for length in columns)]
-    note = "Core: mean of centered accuracies ± standard error. PPL: perplexity per token against context length. "
+    note = "Core: mean of centered accuracies ± standard error. PPL: perplexity per token against context length"
+    note += f", of {texts(perplexity)}. " if perplexity else ". "
     if comparable:
         for line in paper.CORE_AND_PERPLEXITY:
             values = [number(line.perplexity.get(length), 2) for length in columns]
@@ -67,6 +68,13 @@ def core_and_perplexity(found: Results, names: dict[str, str]) -> Table | None:
     return Table(
         "Core and perplexity (the paper's Tables 1 and 3)", note, header, rows, "perplexity.png" if perplexity else ""
     )
+
+
+def texts(perplexity: dict[str, Result]) -> str:
+    """How many texts perplexities were measured on, and how; the same for all runs of a report."""
+    document = next(iter(perplexity.values())).document
+    settings = document["settings"]
+    return f"{len(document['results'][0]['documents'])} {which_documents(settings)}, mode {settings['mode']}"
 
 
 def core_cell(result: Result | None) -> Cell:
@@ -91,7 +99,8 @@ def last_tokens(found: Results, names: dict[str, str]) -> Table | None:
             values = [at(perplexity[name], (length, rule), "last.perplexity") for length in lengths]
             cells = [perplexity[name].cell(number(v[0], 2), v[1]) if v else Cell("-") for v in values]
             rows.append([Cell(label), *cells])
-    note = "The last min(256, context / 2) tokens of each window: what is read with the longest context."
+    note = "The last min(256, context / 2) tokens of each window: what is read with the longest context. Of "
+    note += f"{texts(perplexity)}."
     return Table("Perplexity of the last tokens", note, ["ours", *(f"PPL {n}" for n in lengths)], rows)
 
 
@@ -119,7 +128,8 @@ def ratios(found: Results, names: dict[str, str]) -> list[Table]:
                     )
             rows.append([Cell(f"{names[name]}, {compare.SCALINGS[rule]}"), *cells])
     lengths = list(dict.fromkeys(ratio["length"] for ratio in measured))
-    note = f"Below 1 is better than {names[first]} under the same scaling. In brackets the 95% interval over documents."
+    note = f"Below 1 is better than {names[first]} under the same scaling. In brackets the 95% interval over "
+    note += f"documents: {texts(perplexity)}."
     title = f"Perplexity relative to {names[first]}"
     return [Table(title, note, ["ours", *(str(length) for length in lengths)], rows)]
 

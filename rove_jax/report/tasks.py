@@ -1,11 +1,18 @@
 """The tables of a report that have a row for each task: Core, RULER, the index task."""
 
+from collections.abc import Iterable
+
 from rove_jax.evaluation.core.tasks import TASKS
 from rove_jax.evaluation.ruler import summary
 from rove_jax.evaluation.ruler.tasks import GROUPS, NAMES
 from rove_jax.evaluation.tables import number
 from rove_jax.report import compare, paper
 from rove_jax.report.cells import Cell, Results, Table, with_kind
+
+
+def many(counts: Iterable[int]) -> str:
+    """The counts of several runs, once where they are the same."""
+    return " or ".join(map(str, dict.fromkeys(counts)))
 
 
 def core_by_task(found: Results, names: dict[str, str]) -> Table | None:
@@ -77,7 +84,9 @@ def ruler(found: Results, names: dict[str, str]) -> Table | None:
         if any(cell.file for cell in row):
             rows.append(row)
     cautions = dict.fromkeys(line for r in measured.values() for line in summary.cautions(r.document))
-    note = " ".join(["Nats per token of the answer, mean over samples ± standard error; lower is better.", *cautions])
+    counts = many(r.document["settings"]["samples"] for r in measured.values())
+    what = f"Nats per token of the answer, mean over {counts} samples of each task and length ± standard error"
+    note = " ".join([f"{what}; lower is better.", *cautions])
     if any(length == 4096 for _, length, _ in columns):
         for label, values in paper.RULER.items():
             header.append(f"4096 paper, {label}")
@@ -115,5 +124,7 @@ def index(found: Results, names: dict[str, str]) -> Table | None:
             else:
                 row.append(Cell("-"))
         rows.append(row)
-    note = "Share of right answers with its 95% Wilson interval. Chance is 0.25 for list and numbered."
+    counts = many(result.document["settings"]["samples"] for result in measured.values())
+    note = f"Share of right answers with its 95% Wilson interval, {counts} lists of each length. Chance is 0.25 for "
+    note += "list and numbered."
     return Table("The k-th element of a list", note, ["variant, tokens", *(names[name] for name in measured)], rows)
