@@ -126,7 +126,11 @@ def test_recipes_are_compared_over_seeds(trained, run, tmp_path):
     code, lines, _ = run(*words)
     assert code == 0 and (tmp_path / "report" / "seeds.png").read_bytes().startswith(b"\x89PNG")
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert report["differ_in"] == {"model.variant": ["rope", "rove"]} and lines[0] == "# RoVE / RoPE over 1 seeds"
+    assert (
+        report["differ_in"] == {"model.variant": ["rope", "rove"]}
+        and lines[0] == "# RoVE / RoPE over 1 seed"
+        and "One seed has no interval" in "".join(lines)
+    )
     perplexities = {}
     for name in ("rope", "rove"):
         assert run("perplexity", "--workdir", trained / name, "--out", tmp_path / f"{name}.json")[0] == 0

@@ -19,10 +19,7 @@ STUDENT = 4.302652729911275
 
 @pytest.fixture
 def groups() -> list[list[dict]]:
-    made = [[document(name, offset, f"{name}-{k}") for k, offset in enumerate(OFFSETS[name])] for name in OFFSETS]
-    for one in sum(made, []):
-        one["settings"]["text"] = None
-    return made
+    return [[document(name, offset, f"{name}-{k}") for k, offset in enumerate(OFFSETS[name])] for name in OFFSETS]
 
 
 def test_a_ratio_is_the_mean_over_seeds_with_students_interval(groups):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rove_jax.cli.arguments import add_step
+from rove_jax.cli.arguments import add_distributed, add_step
 from rove_jax.cli.perplexity import protocol, protocol_arguments
 from rove_jax.errors import UsageError
 
@@ -16,11 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     protocol_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and seeds.*")
+    add_distributed(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is not measured yet, then write the report."""
+    from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
+    from rove_jax.evaluation.processes import everywhere
     from rove_jax.report import compare, seeds
 
     if arguments.out.is_file():
@@ -35,7 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
     text, data = arguments.out / "report.md", arguments.out / "report.json"
     for path in (text, data):
         results.check_writable(path, "--out")
-    documents = [[runs.stored_perplexity(one, asked)[0] for one in group] for group in groups]
+    documents = [[runs.stored_perplexity(one, asked, everywhere())[0] for one in group] for group in groups]
+    if not is_writer():
+        return
     rows = seeds.compared(*documents)
     drawn = seeds.figure(documents, rows).save(arguments.out, "seeds")
     results.write(

@@ -10,7 +10,7 @@ from rove_jax.config import Config
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.intervals import bootstrap, student
 from rove_jax.evaluation.tables import number, table, which_documents
-from rove_jax.report.compare import SCALINGS, differences, labels, records
+from rove_jax.report.compare import SCALINGS, differences, dress, labels, records
 
 PARTS = {"whole": "whole windows", "last": "the last min(256, context / 2) tokens of each window"}
 """What of a window counts."""
@@ -98,11 +98,11 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
     count = len(first["results"][0]["documents"])
     tokens = first["provenance"]["tokenizer"]
     parts = [
-        f"# {names[1]} / {names[0]} over {len(documents[0])} seeds",
+        f"# {names[1]} / {names[0]} over {len(documents[0])} seed{'s' if len(documents[0]) > 1 else ''}",
         f"Perplexity per token ({tokens}), {count} {which_documents(settings)}, mode {settings['mode']}, trained on "
         f"{trained} tokens. The recipes differ in {fields}. Perplexities and ratios are geometric means over seeds; "
         f"below 1 {names[1]} is better. Intervals are 95%: over seeds on this text (Student's t), and over documents "
-        f"with these seeds (bootstrap).",
+        f"with these seeds (bootstrap)." + (" One seed has no interval over seeds." if len(documents[0]) == 1 else ""),
         f"![Perplexity and ratio against context length]({figure})",
     ]
     for part, title in PARTS.items():
@@ -118,8 +118,6 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
 
 def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture:
     """Perplexity against length of both recipes, and their ratio with its interval over seeds; each seed as a point."""
-    from matplotlib.ticker import NullLocator, ScalarFormatter
-
     names = labels([group[0] for group in documents])
     whole = [row for row in rows if row["part"] == "whole"]
     scalings, lengths = list(dict.fromkeys(r["scaling"] for r in whole)), sorted({r["length"] for r in whole})
@@ -142,15 +140,9 @@ def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture
         bounds = [(row["length"], *row["interval"]) for row in chosen if row["interval"]]
         if bounds:
             picture.axes[1].vlines(*zip(*bounds), color=colour, linewidth=1.2)
-    trained = documents[0][0]["provenance"]["training_length"]
-    tokens = documents[0][0]["provenance"]["tokenizer"]
-    picture.axes[0].set_yscale("log")
+    provenance = documents[0][0]["provenance"]
     picture.axes[1].axhline(1.0, color="0.45", linewidth=1, zorder=0)
-    for panel, label in enumerate((f"perplexity per token ({tokens})", "ratio of perplexities")):
-        picture.dress(panel, f"context length in tokens (trained on {trained})", label, legend="beside", xscale="log")
-        picture.tick(panel, lengths)
-    picture.axes[0].yaxis.set_major_formatter(ScalarFormatter())
-    picture.axes[0].yaxis.set_minor_locator(NullLocator())
-    low, high = picture.axes[0].get_ylim()
-    picture.axes[0].set_yticks([tick for tick in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100) if low <= tick <= high])
+    for panel, label in enumerate((f"perplexity per token ({provenance['tokenizer']})", "ratio of perplexities")):
+        picture.dress(panel, "context length (tokens)", label, legend="beside")
+        dress(picture.axes[panel], lengths, provenance["training_length"])
     return picture
