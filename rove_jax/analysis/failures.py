@@ -94,6 +94,7 @@ def failure_rates(
                 waves = np.asarray(rope_scores(pair.z, omega, reach, constant=pair.constant))
                 inside = waves[..., :length]
                 rates = score_rates(pair, inside, omega, dtype) | profile_rates(pair, waves, omega, length)
+                rates["semantic_score"] = 1 - rates["token_inversion"]
                 rates |= swap_rates(model, captured, (place, column), drawn, inside, dtype, seed)
                 records.append({"layer": layer, "head": head, "length": length, **rates})
                 advance(1)
@@ -125,16 +126,15 @@ def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype:
 def profile_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, length: int) -> dict[str, float]:
     """The follow-up's measures (see `profile.Profile`). `waves`: scores [2, P, 3 M + 1].
 
-    positional_score: how far one step moves a score, over ||z||; semantic_score: the share of distances that keep the
-    order of two keys; high_share: of the norm of z, in fast pairs; order_error: P(S(far) > S(near)) beyond M.
+    positional_score: how far one step moves a score, over ||z||; high_share: of the norm of z, in fast pairs;
+    order_error: P(S(far) > S(near)) beyond M. The semantic score, the share of distances that keep the order of two
+    keys, is 1 - token_inversion.
     """
     norm = np.linalg.norm(pair.z, axis=-1)
     high = np.linalg.norm(np.where(frequency_split(omega, length).high, pair.z, 0), axis=-1)
-    margin = (waves[0] - waves[1])[:, :length]
     near, far = (waves[..., slice(*window)] for window in windows(length, "near_far"))
     return {
         "positional_score": float((np.abs(np.diff(waves[..., :length], axis=-1)).mean(-1) / norm).mean()),
-        "semantic_score": 1 - float(np.mean(margin * np.where(margin[:, :1] < 0, -1, 1) < 0)),
         "high_share": float((high / norm).mean()),
         "order_error": float(inverted_share(near, far).mean()),
     }
