@@ -56,7 +56,7 @@ def test_a_process_that_ends_by_itself_ends_the_others(processes, work, code, li
     processes.start(2, ["-c", program])
     assert processes.codes(60) == [code if code == 143 else 75, code]
     [told] = processes.errors(0)
-    assert f"process 1 of 2 {line}" in told and "goes on from the last checkpoint" in told
+    assert f"process 1 of 2 {line}" in told and "goes on from what was saved" in told
     assert "Check failure" not in processes.said(), "the runtime had no time to abort"
 
 
