@@ -1,7 +1,8 @@
-"""SIGTERM to the commands that do not train, as a person starts them: one line, 143, and nothing half done."""
+"""SIGTERM or Ctrl-C to commands that do not train, as a person starts them: one line, and nothing half done."""
 
 import json
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,18 +20,22 @@ from rove_jax.training import setup, state
 pytestmark = pytest.mark.slow  # commands are started
 
 
-def stopped(words: list[str], checkout, when: Callable[[], object]) -> list[str]:
-    """Start a command, send SIGTERM once `when` holds, check its end, and return what it said on stderr."""
+ENDS = {signal.SIGTERM: (143, "error: asked to stop (SIGTERM)"), signal.SIGINT: (130, "error: interrupted")}
+
+
+def stopped(words: list[str], checkout, when: Callable[[], object], number=signal.SIGTERM) -> list[str]:
+    """Start a command, send a signal once `when` holds, check its end, and return what it said on stderr."""
     command = [sys.executable, "-m", *map(str, words)]
     with subprocess.Popen(command, cwd=checkout, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while not when():
             assert process.poll() is None, process.communicate()
             time.sleep(0.005)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (143, ""), err
+    code, line = ENDS[number]
+    assert process.returncode == code and not out.strip().count("\n"), (out, err)
     lines = err.splitlines()
-    assert lines[-1] == "error: asked to stop (SIGTERM)" and "Traceback" not in err
+    assert lines[-1].startswith(line) and "Traceback" not in err
     return lines
 
 
@@ -44,9 +49,13 @@ def test_an_evaluation_that_is_stopped_leaves_no_result(tmp_path, tmp_path_facto
     }
     fresh = state.create(cfg, made.optimizer, made.target)
     saved(run, fresh, {"config": to_dict(cfg), **origin}, {1: None})
-    words = ["eval", "perplexity", "--workdir", run, "--lengths", "16", "32", "48", "--documents", "1"]
-    stopped(words, checkout, (run / "evaluation").is_dir)
+    words = ["--lengths", "16", "32", "48", "--documents", "1"]
+    stopped(["eval", "perplexity", "--workdir", run, *words], checkout, (run / "evaluation").is_dir)
     assert list((run / "evaluation").iterdir()) == []
+    out = tmp_path / "report"
+    words = ["eval", "suite", "--workdirs", run, "--out", out, f"--perplexity={shlex.join(words)}"]
+    [line] = stopped(words, checkout, (out / "suite.json").is_file, signal.SIGINT)[-1:]
+    assert line.endswith("the same command goes on") and not list(out.glob("**/perplexity*"))
 
 
 def test_a_preparation_that_is_stopped_goes_on_to_the_same_dataset(tmp_path, checkout):

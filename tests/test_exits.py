@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import jax
 import pytest
@@ -103,6 +105,120 @@ def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
         assert exits.run(lambda: os.kill(os.getpid(), signal.SIGTERM)) == 0
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+STUCK = "lock = ctypes.create_string_buffer(64); [ctypes.CDLL(None).pthread_mutex_lock(lock) for _ in range(2)]"
+"""A call into C that never returns, and lets other threads of Python work, as jax does."""
+
+
+def started(
+    work: str, checkout, *, around: str = "exits.prompt('interrupted; so')", before: str = "", grace: float = 1e6
+):
+    """A command that does `work`, which has begun, with so many seconds to end by itself after Ctrl-C."""
+    program = f"""
+import contextlib, ctypes, os, signal, sys, time
+from rove_jax.cli import exits
+
+{before}
+
+def main():
+    exits.GRACE = {grace}
+    with {around}:
+        print("begins", flush=True)
+        {work}
+
+raise SystemExit(exits.run(main))
+"""
+    words, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    process = subprocess.Popen(words, cwd=checkout, text=True, stdout=pipe, stderr=pipe)
+    assert process.stdout and process.stdout.readline() == "begins\n", process.communicate()
+    return process
+
+
+def ended(process, *numbers: signal.Signals) -> tuple[int, str, str]:
+    """(exit code, rest of stdout, stderr) after signals, the last one again and again until the process ends."""
+    for number in numbers[:-1]:
+        process.send_signal(number)
+    deadline = time.monotonic() + 60
+    while numbers and process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(numbers[-1])
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_an_evaluation_ends_while_its_main_thread_is_in_c(checkout) -> None:
+    with started(STUCK, checkout, grace=0.1) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "", "error: interrupted; so\n")
+    with started(STUCK, checkout) as process:
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == (143, "", "error: asked to stop (SIGTERM)\n")
+    with started(STUCK, checkout) as process:  # the second Ctrl-C does not wait for the grace
+        assert ended(process, signal.SIGINT) == (130, "", "error: interrupted; so\n")
+    with started(STUCK, checkout, around="contextlib.nullcontext()") as process:  # control: so it would not
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.kill()
+
+
+def test_an_evaluation_that_can_clean_up_does(checkout) -> None:
+    work = "try: time.sleep(1000)\n        finally: print('cleaned', flush=True)"
+    with started(work, checkout) as process:
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "cleaned\n", "error: interrupted; so\n")
+
+
+def test_no_exception_is_thrown_into_an_import(checkout, tmp_path) -> None:
+    interrupts = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "interrupts.py").write_text(
+        f"try:\n    exec({interrupts!r})\nexcept KeyboardInterrupt:\n    print('thrown', flush=True)\n    raise\n"
+    )
+    for work, said in (("import interrupts", ""), ("exec(open(sys.path[0] + '/interrupts.py').read())", "thrown\n")):
+        with started(f"sys.path.insert(0, {str(tmp_path)!r}); {work}; {STUCK}", checkout) as process:
+            assert ended(process) == (130, said, "error: interrupted; so\n")
+
+
+def test_a_pool_that_ends_its_processes_does_not_end_the_evaluation(checkout) -> None:
+    work = """
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, b"-")
+            time.sleep(1000)
+        os.read(reading, 1)
+        os.kill(child, signal.SIGTERM)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"""
+    with started(work.strip(), checkout) as process:
+        assert ended(process)[:2] == (0, "143\n")
+
+
+def test_what_the_caller_does_about_signals_stays(checkout) -> None:
+    with started(STUCK, checkout, before="signal.signal(signal.SIGINT, signal.SIG_IGN)") as process:
+        assert ended(process, signal.SIGINT, signal.SIGTERM) == (143, "", "error: asked to stop (SIGTERM)\n")
+
+    def handlers() -> list:
+        previous = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(previous)
+        return [previous, *map(signal.getsignal, exits.CODES)]
+
+    def inside() -> None:
+        with exits.prompt("not reached"):
+            seen.append(handlers())
+
+    def elsewhere() -> None:
+        with exits.prompt("not reached"):
+            seen.append([signal.getsignal(number) for number in exits.CODES])
+
+    seen: list[list] = []
+    before = handlers()
+    exits.run(inside)
+    assert seen.pop() != before, "control: it takes them"
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before[1:]] and handlers() == before
 
 
 def test_a_reader_that_leaves_is_not_an_error() -> None:

@@ -1,5 +1,6 @@
 """`python -m eval JOB` and `rove-eval JOB`: measure trained runs, compare them, sample text from them."""
 
+import os
 from collections.abc import Sequence
 
 from rove_jax.cli import (
@@ -35,6 +36,8 @@ JOBS = {
     "speed": (speed, "tokens per second of variants side by side, or what a compiler plans for them"),
 }
 """Name -> (module with `add_arguments` and `run`, what `--help` says of it)."""
+KEEPING = ("compare", "seeds", "core", "ruler", "suite")
+"""Those that keep what they have measured before they are done."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,10 +54,15 @@ def job(argv: Sequence[str] | None) -> None:
     if arguments.run is not speed.run:  # which reports how long compiling takes
         distributed.keep_compiled()
     peers = distributed.initialize(arguments.distributed) if "distributed" in arguments else None
+
+    def work() -> None:
+        with exits.prompt(arguments.interrupted, os._exit if peers is None else peers.leave):
+            arguments.run(arguments)
+
     if peers is None:
-        arguments.run(arguments)
+        work()
     else:
-        exits.together(peers, lambda: arguments.run(arguments))
+        exits.together(peers, work)
 
 
 def parser() -> exits.Parser:
@@ -64,5 +72,6 @@ def parser() -> exits.Parser:
     for name, (module, what) in JOBS.items():
         new = jobs.add_parser(name, help=what)
         module.add_arguments(new)
-        new.set_defaults(run=module.run, parser=top)
+        interrupted = "interrupted" + (exits.GO_ON if name in KEEPING else "")
+        new.set_defaults(run=module.run, parser=top, interrupted=interrupted)
     return top
