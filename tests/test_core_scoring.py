@@ -7,6 +7,7 @@ import zipfile
 import core_rows
 import numpy as np
 import pytest
+from reference import ruler as oracle
 
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.core import files, report, scoring
@@ -59,13 +60,28 @@ def test_some_tasks_are_never_called_core():
 
 def test_categories_count_alike_and_errors_are_binomial():
     records = right("jeopardy", 0.5, 10, "a") + right("jeopardy", 0.25, 1000, "b")
-    value, error = scoring.accuracy(records)
-    assert value == pytest.approx(0.375), "not the share of all, which is 0.2525"
-    np.testing.assert_allclose(error, np.sqrt(0.25 / 10 + 0.1875 / 1000) / 2, rtol=1e-12)
-    found = results(lambda task: 0.5 if task.label == "copa" else 1.0)
-    np.testing.assert_allclose(
-        scoring.aggregate(found, "v1")["standard_error"], np.sqrt(0.25 / 1000) / 0.5 / 22, rtol=1e-12
-    )
+    found = scoring.task_result(BY_LABEL["jeopardy"], records[::-1], 1)
+    assert found["accuracy"] == pytest.approx(0.375), "not the share of all, which is 0.2525"
+    np.testing.assert_allclose(found["standard_error"], np.sqrt(0.25 / 10 + 0.1875 / 1000) / 2, rtol=1e-12)
+    assert found["outcomes"]["a"] == "1111100000" and found["categories"] == {"a": 0.5, "b": 0.25}
+    away = np.abs(np.subtract([oracle.wilson(5, 10), oracle.wilson(250, 1000)], [[0.5], [0.25]])) / 2
+    wanted = 0.375 + np.array([-1, 1]) * np.hypot(*away)
+    np.testing.assert_allclose(found["interval"], wanted, rtol=1e-7)
+
+
+def test_answers_that_are_all_alike_have_an_interval_and_no_standard_error():
+    one = scoring.task_result(BY_LABEL["piqa"], right("piqa", 0.0, 6), 1)
+    assert one["standard_error"] is None and one["interval"] == pytest.approx(oracle.wilson(0, 6), abs=1e-7)
+    mixed = [scoring.task_result(task, right(task.label, 0.5, 1000), 10) for task in TASKS]
+    whole = scoring.aggregate(mixed, "v2")
+    bases = np.array([task.v2 / 100 for task in TASKS])
+    errors = np.sqrt(0.25 / 1000) / (1 - bases) / len(TASKS)
+    np.testing.assert_allclose(whole["standard_error"], np.hypot.reduce(errors), rtol=1e-12)
+    # Of a thousand answers, half of them right, Wilson's interval hardly differs from the binomial error's.
+    half = 1.96 * whole["standard_error"]
+    np.testing.assert_allclose(whole["interval"], [whole["core"] - half, whole["core"] + half], atol=0.003 * half)
+    alike = scoring.aggregate([one, *(other for other in mixed if other["task"] != "piqa")], "v2")
+    assert alike["standard_error"] is None and alike["interval"][1] - alike["interval"][0] > 2 * half
 
 
 def test_the_mean_decides_and_the_first_of_equal_choices():
@@ -180,11 +196,16 @@ def test_the_notes_name_all_that_is_not_the_published_measurement():
     assert found == [
         "no file for squad",
         "copa: not the published file (20 rows instead of 100)",
-        "copa: 20 rows with prompts longer than the training length, 3 of them truncated",
-        "copa: rows 0, 1, 2, 3, 4, 5, 6, 7 and 4 more are not scored as the reference does: empty",
-        "copa: rows 7 are unlike the published task's: 3 choices instead of 2",
-        "copa: 2 ties, decided for the first choice",
+        "17 rows with prompts longer than the training length, read whole: copa 17",
+        "3 rows with prompts longer than the training length, cut: copa 3",
+        "copa: not scored as the reference does, rows 0, 1, 2, 3, 4, 5, 6, 7 and 4 more: empty",
+        "copa: unlike the published task's, row 7: 3 choices instead of 2",
+        "2 ties, decided for the first choice: copa 2",
     ]
+    other = task | {"task": "piqa", "truncated": 0, "overlong": 1, "ties": 0, "unlike": [], "odd": []}
+    found = report.notes({"missing": [], "not_asked": ["squad"] * 20, "tasks": [task, other]})
+    assert found[0] == "20 of 22 tasks not asked for"
+    assert "18 rows with prompts longer than the training length, read whole: copa 17, piqa 1" in found
 
 
 def test_rows_that_no_published_task_has_are_remarked_on():

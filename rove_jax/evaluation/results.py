@@ -2,7 +2,8 @@
 
 ```
 {"schema": 1, "kind": "perplexity",
- "provenance": {"run", "checkpoint", "step", "config_hash", "weights", "data_fingerprint", "tokenizer",
+ "provenance": {"run", "checkpoint", "step", "steps" (of the whole run), "training_tokens" (up to this step),
+                "config" (what decides what is learnt), "config_hash", "weights", "data_fingerprint", "tokenizer",
                 "tokenizer_identity", "training_length", "parameters", "variant", "versions", "device", "command",
                 "created"},
  "settings": {...},          the protocol, every field of it

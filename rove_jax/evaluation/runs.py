@@ -45,11 +45,15 @@ class Run:
     def provenance(self) -> dict:
         """What identifies the checkpoint in a result file."""
         cfg = self.config
+        values = dict(learnt(to_dict(cfg)))
         return {
             "run": storage.absolute(self.workdir).name,
             "checkpoint": str(storage.absolute(self.workdir)),
             "step": self.step,
-            "config_hash": fingerprint(dict(learnt(to_dict(cfg)))),
+            "steps": cfg.training.steps,
+            "training_tokens": self.step * cfg.training.batch_size * cfg.data.context_length,
+            "config": values,
+            "config_hash": fingerprint(values),
             "weights": self.weights,
             "data_fingerprint": self.origin.data_fingerprint,
             "tokenizer": self.tokenizer.name,

@@ -1,5 +1,6 @@
 """Tables that read as text in a terminal and as Markdown in a file."""
 
+import math
 from collections.abc import Sequence
 
 
@@ -15,7 +16,25 @@ def number(value: float | None, digits: int = 3) -> str:
     """`value` with `digits` decimals, fewer from 1000 on, a dash for None."""
     if value is None:
         return "-"
-    return f"{value:.{digits}f}" if value < 1000 else f"{value:.4g}"
+    return f"{value:.{digits}f}" if abs(value) < 1000 or not math.isfinite(value) else f"{value:.4g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 row", "2 rows"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def span(interval: Sequence[float] | None, digits: int = 2) -> str:
+    """The bounds of a 95% interval, as they stand behind a number; nothing where there is none."""
+    if interval is None:
+        return ""
+    return f"[{number(interval[0], digits)}, {number(interval[1], digits)}]"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def perplexity_table(document: dict) -> str:

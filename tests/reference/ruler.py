@@ -101,6 +101,7 @@ def summary(answers: list[list[float]], texts: list[str], wrong: list[list[float
         "samples": count,
         "nll": mean,
         "standard_error": math.sqrt(math.fsum((one - mean) ** 2 for one in means) / (count - 1) / count),
+        "sample_nll": means,
         "token_nll": math.fsum(map(math.fsum, answers)) / sum(map(len, answers)),
         "character_nll": math.fsum(map(math.fsum, answers)) / sum(len(text) + 1 for text in texts),
         "contrast": math.fsum(contrast) / count,
@@ -131,3 +132,27 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
         return inside
 
     return end(0.0), end(1.0)
+
+
+def newcombe(both: int, first: int, second: int, neither: int) -> tuple[float, float]:
+    """The 95% interval of (share of the second - share of the first) of a two by two table of paired answers: Newcombe
+    1998 (Statistics in Medicine 17, 2635-2650), method 10, written out as there, for first less second, and turned."""
+    count = both + first + second + neither
+    low_1, high_1 = wilson(both + first, count)
+    low_2, high_2 = wilson(both + second, count)
+    product = (both + first) * (second + neither) * (both + second) * (first + neither)
+    if product == 0:
+        phi = 0.0
+    else:
+        numerator: float = both * neither - first * second
+        if numerator > count / 2:
+            numerator -= count / 2
+        elif numerator >= 0:
+            numerator = 0
+        phi = numerator / math.sqrt(product)
+    p_1, p_2 = (both + first) / count, (both + second) / count
+    theta = (first - second) / count
+    delta = (p_1 - low_1) ** 2 - 2 * phi * (p_1 - low_1) * (high_2 - p_2) + (high_2 - p_2) ** 2
+    epsilon = (high_1 - p_1) ** 2 - 2 * phi * (high_1 - p_1) * (p_2 - low_2) + (p_2 - low_2) ** 2
+    lower, upper = theta - math.sqrt(delta), theta + math.sqrt(epsilon)
+    return -upper, -lower

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rove_jax.evaluation.core.tasks import TASKS
-from rove_jax.evaluation.tables import table
+from rove_jax.evaluation.tables import counted, listed, span, table
 
 
 def core_text(document: dict[str, Any]) -> str:
@@ -21,14 +21,14 @@ def core_text(document: dict[str, Any]) -> str:
                 str(task.shots),
                 str(found["examples"]),
                 f"{found['accuracy']:.4f}",
-                f"{found['standard_error']:.4f}",
+                span(found["interval"]),
                 f"{task.v1:g}",
                 f"{found['centered']['v1']:+.4f}",
                 f"{task.v2:g}",
                 f"{found['centered']['v2']:+.4f}",
             ]
         )
-    header = ["task", "shots", "rows", "accuracy", "± s.e.", "base v1", "centered v1", "base v2", "centered v2"]
+    header = ["task", "shots", "rows", "accuracy", "95%", "base v1", "centered v1", "base v2", "centered v2"]
     lines = [
         f"CORE of {provenance['run']} at step {provenance['step']}, asked as {settings['protocol']} does, "
         f"{rows_asked(settings)}, prompts longer than {provenance['training_length']} tokens: {settings['overlong']}",
@@ -40,7 +40,8 @@ def core_text(document: dict[str, Any]) -> str:
         value = "core" if "core" in found else "core_partial"
         kind = "CORE" if value == "core" else f"partial, {found['tasks']} of {len(TASKS)} tasks, not comparable to CORE"
         chosen = " (chosen)" if name == result["baselines"] else ""
-        lines.append(f"{value} {name}{chosen}: {found[value]:+.4f} ± {found['standard_error']:.4f} ({kind})")
+        lines.append(f"{value} {name}{chosen}: {found[value]:+.4f} {span(found['interval'], 4)} ({kind})")
+    lines.append("95%: Wilson's interval of each accuracy, combined for the score; other examples of the same tasks.")
     lines += [f"note: {note}" for note in notes(result)]
     return "\n".join(lines)
 
@@ -52,36 +53,39 @@ def rows_asked(settings: dict[str, Any]) -> str:
         return "all rows"
     # llm-foundry's own subsets draw from the whole file too.
     whole = " (their shots are from the whole file, nanochat's own subsets draw from the subset)"
-    return f"{most} rows of each task at most{whole if settings['protocol'] == 'nanochat' else ''}"
+    return f"{counted(most, 'row')} of each task at most{whole if settings['protocol'] == 'nanochat' else ''}"
 
 
 def by_reason(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(the rows, the first eight of them, why) of each reason."""
+    """("row 3", "rows 3, 5 and 7 more", why) of each reason."""
     found = []
     for why in sorted({one["why"] for one in rows}):
         places = [str(one["row"]) for one in rows if one["why"] == why]
-        more = f" and {len(places) - 8} more" if len(places) > 8 else ""
-        found.append((f"{', '.join(places[:8])}{more}", why))
+        found.append((f"row{'s' if len(places) > 1 else ''} {listed(places)}", why))
     return found
 
 
 def notes(result: dict[str, Any]) -> list[str]:
-    """What differs from the published measurement, a line for each kind."""
-    found = []
-    for name, what in (("missing", "no file for"), ("not_asked", "not asked for")):
-        if result[name]:
-            found.append(f"{what} {', '.join(result[name])}")
-    for task in result["tasks"]:
-        name = task["task"]
+    """What differs from the published measurement, a line for each kind of it."""
+    found, tasks = [], result["tasks"]
+    if result["missing"]:
+        found.append(f"no file for {', '.join(result['missing'])}")
+    if result["not_asked"]:
+        found.append(f"{len(result['not_asked'])} of {len(TASKS)} tasks not asked for")
+    for task in tasks:
         if task["file"]["unlike"]:
-            found.append(f"{name}: not the published file ({task['file']['unlike']})")
-        if task["overlong"]:
-            cut = f", {task['truncated']} of them truncated" if task["truncated"] else ", read whole"
-            found.append(f"{name}: {task['overlong']} rows with prompts longer than the training length{cut}")
+            found.append(f"{task['task']}: not the published file ({task['file']['unlike']})")
+    for cut, what in ((False, "read whole"), (True, "cut")):
+        rows = {one["task"]: one["truncated"] if cut else one["overlong"] - one["truncated"] for one in tasks}
+        if total := sum(rows.values()):
+            each = ", ".join(f"{name} {count}" for name, count in rows.items() if count)
+            found.append(f"{counted(total, 'row')} with prompts longer than the training length, {what}: {each}")
+    for task in tasks:
         for rows, why in by_reason(task["unlike"]):
-            found.append(f"{name}: rows {rows} are not scored as the reference does: {why}")
+            found.append(f"{task['task']}: not scored as the reference does, {rows}: {why}")
         for rows, why in by_reason(task["odd"]):
-            found.append(f"{name}: rows {rows} are unlike the published task's: {why}")
-        if task["ties"]:
-            found.append(f"{name}: {task['ties']} ties, decided for the first choice")
+            found.append(f"{task['task']}: unlike the published task's, {rows}: {why}")
+    if total := sum(one["ties"] for one in tasks):
+        each = ", ".join(f"{one['task']} {one['ties']}" for one in tasks if one["ties"])
+        found.append(f"{counted(total, 'tie')}, decided for the first choice: {each}")
     return found

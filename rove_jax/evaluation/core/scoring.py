@@ -10,6 +10,7 @@ from rove_jax.config import fingerprint
 from rove_jax.evaluation.core.protocols import Example, Prompt
 from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Score
+from rove_jax.evaluation.intervals import combined, wilson
 
 
 def record(
@@ -47,14 +48,30 @@ def record(
     }
 
 
-def accuracy(records: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """(share of right answers, its standard error); of categories, the mean of theirs, unweighted."""
-    groups: dict[str, list[bool]] = {}
-    for one in records:
-        groups.setdefault(one["category"], []).append(one["correct"])
-    shares = [sum(right) / len(right) for right in groups.values()]
-    variances = [share * (1 - share) / len(right) for share, right in zip(shares, groups.values())]
-    return sum(shares) / len(shares), math.sqrt(sum(variances)) / len(shares)
+def outcomes(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Of each category, "" where there are none: a character for each example in the order of rows, 1 if right."""
+    groups: dict[str, str] = {}
+    for one in sorted(records, key=lambda record: record["row"]):
+        groups[one["category"]] = groups.get(one["category"], "") + str(int(one["correct"]))
+    return groups
+
+
+def accuracy(groups: Sequence[str]) -> dict[str, Any]:
+    """Share of right answers, of several categories the mean of theirs, unweighted; from `outcomes`, a text of each.
+
+    `interval`: 95%, Wilson's, of categories combined. `standard_error`: binomial; None where the answers of a category
+    are all alike, for which it would be 0 however few they are.
+    """
+    rights, counts = [group.count("1") for group in groups], [len(group) for group in groups]
+    shares = [right / count for right, count in zip(rights, counts)]
+    alike = any(share in (0, 1) for share in shares)
+    variance = sum(share * (1 - share) / count for share, count in zip(shares, counts))
+    intervals = [wilson(right, count) for right, count in zip(rights, counts)]
+    return {
+        "accuracy": sum(shares) / len(shares),
+        "standard_error": None if alike else math.sqrt(variance) / len(shares),
+        "interval": list(combined(shares, intervals, [1 / len(shares)] * len(shares))),
+    }
 
 
 def centered(value: float, baseline: float) -> float:
@@ -64,15 +81,15 @@ def centered(value: float, baseline: float) -> float:
 
 def task_result(task: Task, records: Sequence[Mapping[str, Any]], training_length: int) -> dict[str, Any]:
     """The figures of one task: see eval/README.md."""
-    value, error = accuracy(records)
-    categories = sorted({one["category"] for one in records} - {""})
+    groups = outcomes(records)
+    found = accuracy(list(groups.values()))
     return {
         "task": task.label,
         "examples": len(records),
-        "accuracy": value,
-        "standard_error": error,
-        "centered": {name: centered(value, task.baseline(name)) for name in ("v1", "v2")},
-        "categories": {name: accuracy([r for r in records if r["category"] == name])[0] for name in categories},
+        **found,
+        "centered": {name: centered(found["accuracy"], task.baseline(name)) for name in ("v1", "v2")},
+        "categories": {name: groups[name].count("1") / len(groups[name]) for name in sorted(set(groups) - {""})},
+        "outcomes": groups,
         "overlong": sum(any(end > training_length for _, end in one["spans"]) for one in records),
         "truncated": sum(any(one["truncated"]) for one in records),
         "unlike": [{"row": one["row"], "why": one["unlike"]} for one in records if one["unlike"]],
@@ -86,18 +103,24 @@ def tied(means: Sequence[float]) -> bool:
 
 
 def aggregate(results: Sequence[Mapping[str, Any]], baselines: Baselines) -> dict[str, Any]:
-    """The mean of the centered accuracies: `core` of all 22 tasks, `core_partial` of fewer, and its standard error.
+    """The mean of the centered accuracies: `core` of all 22 tasks, `core_partial` of fewer, and how sure it is.
 
-    The error takes tasks to be independent, which HellaSwag with and without shots are not.
+    `interval`: 95%, of the tasks' combined. `standard_error`: None if a task has none. Both take tasks to be
+    independent, which HellaSwag with and without shots are not.
     """
     by_label = {result["task"]: result for result in results}
     tasks = [task for task in TASKS if task.label in by_label]
     name = "core" if len(tasks) == len(TASKS) else "core_partial"
     values = [by_label[task.label]["centered"][baselines] for task in tasks]
-    errors = [by_label[task.label]["standard_error"] / (1 - task.baseline(baselines)) for task in tasks]
+    bases = [task.baseline(baselines) for task in tasks]
+    bounds = [by_label[task.label]["interval"] for task in tasks]
+    intervals = [(centered(low, base), centered(high, base)) for (low, high), base in zip(bounds, bases)]
+    errors = [by_label[task.label]["standard_error"] for task in tasks]
+    scaled = [error / (1 - base) for error, base in zip(errors, bases) if error is not None]
     return {
-        name: sum(values) / len(values) if values else None,
-        "standard_error": math.sqrt(sum(error**2 for error in errors)) / len(errors) if errors else None,
+        name: sum(values) / len(tasks),
+        "standard_error": None if len(scaled) < len(tasks) else math.hypot(*scaled) / len(tasks),
+        "interval": list(combined(values, intervals, [1 / len(tasks)] * len(tasks))),
         "tasks": len(tasks),
         "baselines_hash": fingerprint({task.label: task.baseline(baselines) for task in TASKS}),
     }

@@ -13,6 +13,7 @@ import numpy as np
 
 from rove_jax.data.tokenizers import Tokenizer
 from rove_jax.evaluation.engine import Request, Score
+from rove_jax.evaluation.intervals import student, wilson
 from rove_jax.evaluation.ruler.fit import Sample
 from rove_jax.evaluation.ruler.item import Item
 
@@ -94,7 +95,12 @@ def matched(text: str, item: Item, group: str) -> float:
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a result file says of the records of one task at one length."""
+    """What a result file says of the records of one task at one length.
+
+    `interval`: 95%, of `nll` (Student's t); `exact_interval`: of `exact` (Wilson's). `sample_nll`: of each sample, in
+    the order of their index, by which those of two models pair.
+    """
+    records = sorted(records, key=lambda row: row["index"])
 
     def column(name: str) -> np.ndarray:
         return np.array([row[name] for row in records if row.get(name) is not None], np.float64)
@@ -111,9 +117,11 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "samples": len(records),
         "nll": mean(nll),
         "standard_error": error(nll),
+        "interval": student(nll.tolist()),
         "token_nll": float(column("nats").sum() / column("tokens").sum()),
         "character_nll": float(column("nats").sum() / column("characters").sum()),
         "exact": mean(column("exact")),
+        "exact_interval": list(wilson(int(column("exact").sum()), len(records))),
         "contrast": mean(contrast),
         "contrast_standard_error": error(contrast),
         "distractor_present": mean(column("distractor_present")),
@@ -122,6 +130,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "prompt_tokens": [int(tokens.min()), float(tokens.mean()), int(tokens.max())],
         "units": mean(column("units")),
         "encoded_apart": int(column("apart").sum()),
+        "sample_nll": nll.tolist(),
     }
     for name in ("order_free_nll", "order_free_rank", "order_free_choices", "match"):
         if column(name).size:

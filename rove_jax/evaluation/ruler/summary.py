@@ -1,10 +1,12 @@
 """The result of RULER as tables."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rove_jax.evaluation.intervals import combined
 from rove_jax.evaluation.ruler.tasks import GROUPS
-from rove_jax.evaluation.tables import number, table
+from rove_jax.evaluation.tables import counted, number, span, table
 
 
 def ruler_table(document: dict[str, Any]) -> str:
@@ -17,11 +19,10 @@ def ruler_table(document: dict[str, Any]) -> str:
     header = ["task", *(str(length) if one else f"{length} {scaling}" for length, scaling in columns)]
     rows = [[each, *(cell(cells[each, *column]) for column in columns)] for each in names]
     groups = [group for group in GROUPS if any(row["group"] == group for row in found)]
-    for group in groups:
-        rows.append([f"mean {group}", *(number(group_mean(found, [group], *column), 3) for column in columns)])
-    if len(groups) > 1:
-        rows.append(["mean of groups", *(number(group_mean(found, groups, *column), 3) for column in columns)])
-    return table(header, rows)
+    for label, of in [*((f"mean {group}", [group]) for group in groups), ("mean of groups", groups)]:
+        means = [group_mean([row for row in found if (row["length"], row["scaling"]) == c], of) for c in columns]
+        rows.append([label, *(f"{number(mean)}{half(interval)} " for mean, interval in means)])
+    return table(header, rows if len(groups) > 1 else rows[:-1])
 
 
 def name(row: dict[str, Any]) -> str:
@@ -30,20 +31,26 @@ def name(row: dict[str, Any]) -> str:
 
 
 def cell(row: dict[str, Any]) -> str:
-    """A number with its standard error, and a mark where the task is not as published."""
-    error = "" if row["standard_error"] is None else f" +- {row['standard_error']:.2f}"
-    return f"{number(row['nll'], 3)}{error}{'*' if row['form'] == 'small' else ' '}"
+    """A number with half its 95% interval, and a mark where the task is not as published."""
+    return f"{number(row['nll'], 3)}{half(row['interval'])}{'*' if row['form'] == 'small' else ' '}"
 
 
-def group_mean(found: Sequence[dict[str, Any]], groups: Sequence[str], length: int, scaling: str) -> float:
-    """The mean over groups of the means over their tasks."""
-    means = []
-    for group in groups:
-        part = [
-            row["nll"] for row in found if (row["group"], row["length"], row["scaling"]) == (group, length, scaling)
-        ]
-        means.append(sum(part) / len(part))
-    return sum(means) / len(means)
+def half(interval: Sequence[float] | None) -> str:
+    """How far an interval reaches to either side."""
+    return "" if interval is None else f" ± {number((interval[1] - interval[0]) / 2, 2)}"
+
+
+def group_mean(found: Sequence[dict[str, Any]], groups: Sequence[str]) -> tuple[float, tuple[float, float] | None]:
+    """The mean over groups of the means over their tasks, of records of one length and scaling, and its 95% interval.
+
+    None for the interval where a task has none, of a single sample.
+    """
+    chosen = [row for row in found if row["group"] in groups]
+    sizes = Counter(row["group"] for row in chosen)
+    weights = [1 / sizes[row["group"]] / len(groups) for row in chosen]
+    values, intervals = [row["nll"] for row in chosen], [row["interval"] for row in chosen]
+    mean = sum(weight * value for weight, value in zip(weights, values))
+    return mean, None if None in intervals else combined(values, intervals, weights)
 
 
 def control_table(document: dict[str, Any]) -> str:
@@ -67,7 +74,7 @@ def control_table(document: dict[str, Any]) -> str:
             number(row["nll"]),
             number(row["floor_nll"]),
             wrong,
-            number(row["exact"]),
+            f"{number(row['exact'], 2)} {span(row['exact_interval'])}",
             number(row["answer_tokens"], 1),
         ]
         rows.append([row["task"], str(row["length"]), row["scaling"], *values, sizes])
@@ -83,7 +90,7 @@ def caption(document: dict[str, Any]) -> str:
     settings, provenance = document["settings"], document["provenance"]
     first = (
         f"RULER, {provenance['run']} at step {provenance['step']} (trained on {provenance['training_length']} tokens): "
-        f"nats per token of the answer, mean over {settings['samples']} samples +- its standard error; lower is better."
+        f"nats per token of the answer, mean over {counted(settings['samples'], 'sample')} ± 95%; lower is better."
     )
     return "\n".join([first, *cautions(document)])
 
@@ -105,5 +112,6 @@ def legend() -> str:
     """What the columns of `control_table` mean."""
     return (
         "no needle: the same answer where the text that gives it away is taken out. wrong answer: what one of the "
-        "same form costs more, from the same text, or absent from it. exact: share of answers, every token likeliest."
+        "same form costs more, from the same text, or absent from it. exact: share of answers, every token likeliest, "
+        "with its 95% interval (Wilson's)."
     )
