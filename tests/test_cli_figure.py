@@ -67,7 +67,7 @@ def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, (need, _) in FIGURES.items() if need == "nothing" and name != "induction"]
+    "name", [name for name, figure in FIGURES.items() if figure.of == "nothing" and name != "induction"]
 )
 def test_figures_that_need_no_model(run, tmp_path, name):
     code, lines, err = run("figure", name, "--out", tmp_path, *(() if name == "mixer" else ("--length", 256)))
@@ -95,6 +95,8 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         (("score", "--workdir", "runs/x"), "--workdir: figure score is drawn without it; remove it"),
         (("head-inversion",), "--workdir: needed for figure head-inversion; name one run"),
         (("head-inversion", "--workdir", "a", "b"), "is of one run"),
+        (("score", "--layer", "0"), "--layer: figure score is drawn without it; remove it"),
+        (("training", "--workdir", "a", "--step", "best"), "--step: figure training is drawn without it"),
         (("swaps",), "--results: needed for figure swaps; name results"),
         (("score", "--length", "3"), "--length = 3: must lie between 16 and 2\\^20"),
         (("training", "--workdir", "."), "no metrics.jsonl; name a run folder"),

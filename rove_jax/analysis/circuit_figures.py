@@ -57,13 +57,15 @@ def tail_weights(cfg: Model, captured: Captured, length: int) -> tuple[np.ndarra
     return attention_weights(cfg, query[..., -min(TAIL, length) :, :], key), value
 
 
-def energy(runs: Sequence[Run], labels: Sequence[str], lengths: Sequence[int] | None = None) -> Picture:
+def energy(runs: Sequence[Run], labels: Sequence[str], lengths: Sequence[int] | int | None = None) -> Picture:
     """Energy of each pair of output channels against the length, per run, and what uniform attention would leave.
 
     Means over all heads and the last queries. Pairs of RoPE's values do not turn and are no frequencies; they are drawn
-    in the same order for comparison.
+    in the same order for comparison. `lengths`: a number alone is the longest, after which come its halves.
     """
     trained = runs[0].config.data.context_length
+    if isinstance(lengths, int):
+        lengths = [max(lengths // 2**power, 2) for power in (4, 3, 2, 1, 0)]
     lengths = lengths or [trained // 2, trained, 2 * trained, 4 * trained, 8 * trained]
     picture = Picture([*labels, "uniform attention, one constant value"], size=(4.4, 3.6))
     for panel, run in enumerate(runs):

@@ -73,7 +73,9 @@ def check_head(run: Run, layer: int, head: int) -> None:
     require(0 <= head < cfg.query_heads, "--head", head, f"the model has heads 0 to {cfg.query_heads - 1}")
 
 
-def layers(runs: Sequence[Run], labels: Sequence[str], layer: int, head: int, length: int | None = None) -> Picture:
+def layers(
+    runs: Sequence[Run], labels: Sequence[str], layer: int = 0, head: int = 0, length: int | None = None
+) -> Picture:
     """A trained layer on the first tokens of a text, four panels a run: the weights of one head, its value kernels by
     offset, the head as a matrix, and all heads with W_O as one, [T D, T D]. In the titles: what is left over."""
     length = length or POSITIONS
@@ -117,7 +119,7 @@ def note(picture: Picture, panel: int, text: str) -> None:
     picture.axes[panel].set_title(f"{picture.axes[panel].get_title()}\n{text}", fontsize=9)
 
 
-def kernels(runs: Sequence[Run], labels: Sequence[str], layer: int, head: int) -> Picture:
+def kernels(runs: Sequence[Run], labels: Sequence[str], layer: int = 0, head: int = 0) -> Picture:
     """The value kernel psi of trained heads by offset, two panels a run: that of one head at some offsets, and for all
     heads how like the kernel at offset 0 it is, up to the training length."""
     names = (f"psi of layer {layer}, head {head}", "<psi_d, psi_0> / |psi_0|^2, key heads")

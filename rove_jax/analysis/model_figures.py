@@ -35,6 +35,8 @@ PROFILE = {
 """The follow-up's measures (arXiv 2609.39929)."""
 
 
+LENGTH = 8192
+"""Distances in the figures of one head."""
 DOTS = 20_000
 """Pairs that are drawn one by one, evenly chosen of all."""
 LEAST_SHOWN = 1e-4
@@ -67,7 +69,7 @@ def view(cfg: Model, captured: Captured, seed: int) -> View:
     return View(found.z[order], found.constant[order], omega, name)
 
 
-def head_inversion(shown: View, length: int) -> Picture:
+def head_inversion(shown: View, length: int = LENGTH) -> Picture:
     """One head: its score over distance, and how likely inversions of positions and of tokens are by length."""
     picture = Picture(["score over distance", "P(far half scores higher)", "distances with the wrong order"])
     waves = shown.scores(length)
@@ -89,7 +91,7 @@ def head_inversion(shown: View, length: int) -> Picture:
     return picture
 
 
-def head_aliasing(shown: View, length: int, *, dtype: str = "bfloat16", bins: int = 32) -> Picture:
+def head_aliasing(shown: View, length: int = LENGTH, *, dtype: str = "bfloat16", bins: int = 32) -> Picture:
     """One head: where pairs of positions with equal scores lie, how far apart, and those that alias for both keys."""
     picture = Picture(["equal for key 1", "how near they are", "equal for both keys: a swap is unseen"])
     waves = shown.scores(length)
@@ -144,6 +146,11 @@ def heads(document: dict, names: Mapping[str, str] = HEADS) -> Picture:
         fontsize=10,
     )
     return picture
+
+
+def profile(document: dict) -> Picture:
+    """`heads` of the follow-up's measures."""
+    return heads(document, PROFILE)
 
 
 def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:

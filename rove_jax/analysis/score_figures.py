@@ -18,6 +18,11 @@ def octaves(longest: int, shortest: int = 64) -> list[int]:
     return [2**n for n in range(shortest.bit_length() - 1, longest.bit_length())]
 
 
+def several(lengths: Sequence[int] | int) -> Sequence[int]:
+    """`lengths`, or where it is the longest alone, the octaves up to it from 16 on."""
+    return octaves(lengths, 16) if isinstance(lengths, int) else lengths
+
+
 def base_name(base: float) -> str:
     """B = 1e5 as a label."""
     return f"B = {base:.0e}".replace("e+0", "e").replace("e+", "e")
@@ -57,8 +62,9 @@ def score(length: int = LENGTH) -> Picture:
     return picture
 
 
-def inversions(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
+def inversions(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
     """Position inversion and aliasing: what they are, and how likely against length and base."""
+    lengths = several(lengths)
     picture = Picture(["a position inversion", "P(far half scores higher)", "P(a position has an equal)"])
     at, frequencies = np.arange(2048), rope_frequencies(PAIRS, BASE)
     wave = rope_product(np.ones(PAIRS), frequencies, at)
@@ -85,8 +91,9 @@ def inversions(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[
     return picture
 
 
-def tokens(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
+def tokens(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
     """Token inversion and aliasing: what they are, and how often against length and base."""
+    lengths = several(lengths)
     picture = Picture(["two keys of one query", "distances with the wrong order", "distances with equal scores"])
     keys = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set("golden", PAIRS)]))
     longest = max(lengths)
@@ -118,8 +125,9 @@ def tokens(lengths: Sequence[int] = tuple(octaves(LENGTH)), bases: Sequence[floa
     return picture
 
 
-def tradeoff(lengths: Sequence[int] = (2048, 8192, LENGTH), bases: Sequence[float] = (*BASES, 1e9)) -> Picture:
+def tradeoff(lengths: Sequence[int] | int = (2048, 8192, LENGTH), bases: Sequence[float] = (*BASES, 1e9)) -> Picture:
     """The four failures against the base: what a larger one costs positions and gives tokens."""
+    lengths = several(lengths)
     titles = ("position inversion", "position aliasing", "token inversion", "token aliasing")
     picture = Picture(titles, columns=2)
     cells = sweep.base_sweep(PAIRS, sorted(bases), lengths, token_phases="uniform", draws=6)
