@@ -9,6 +9,7 @@ from rove_jax.distributed.process import (
     keep_compiled,
     keep_freed_memory,
     last_line,
+    screen,
     user_cache,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "keep_freed_memory",
     "last_line",
     "meet",
+    "screen",
     "user_cache",
 ]

@@ -62,6 +62,16 @@ def last_line(text: str) -> None:
     os.write(2, f"{chr(10) if len(bars) else ''}error: {text}\n".encode())
 
 
+def screen() -> dict[str, int]:
+    """What a progress bar (tqdm 4.67) must be told of the terminal on stderr: nothing, unless that does not know its
+    size, as in `docker run -t` or `script`. It would take 0 lines for -1, and show nothing."""
+    try:
+        columns, lines = os.get_terminal_size(2)
+    except OSError:
+        return {}
+    return {} if columns and lines else {"ncols": columns or 79, "nrows": lines or 24}
+
+
 def end_within(seconds: float, code: int) -> None:
     """End this process with `code` in so many seconds, whatever it is doing then, unless it has ended before."""
 

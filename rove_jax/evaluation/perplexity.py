@@ -27,6 +27,7 @@ def perplexities(
     token_bytes: np.ndarray,
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], object] = lambda scored: None,
+    now: Callable[[str], object] = lambda part: None,
 ) -> list[dict]:
     """One record per length and scaling of `protocol`, lengths outermost. See `measure` for what a record holds.
 
@@ -39,6 +40,7 @@ def perplexities(
         token_bytes: [V] bytes each token stands for; 0 for end-of-text.
         mesh: as in `Engine`.
         advance: told how many windows were scored. `window_count` says how many there will be.
+        now: told which length and scaling comes.
     """
     records = []
     engine = Engine(cfg, params, mesh=mesh)
@@ -49,6 +51,7 @@ def perplexities(
         for rule in protocol.scalings:
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
+                now(f"of {length} tokens" + ("" if model == cfg else f", {rule}"))
                 requests = [Request(row[:1], row[1:]) for part in parts for _, row in part]
                 scores = iter(engine.reading(model).score(requests, advance, length=length))
                 windows = [[(window, row, next(scores).nlls) for window, row in part] for part in parts]
@@ -96,10 +99,11 @@ def measure(
     Returns:
         nll, perplexity: over all scored tokens; interval: of the perplexity, 95%, bootstrap over documents.
         perplexity_by_window: exp of the unweighted mean of window means (the YaRN authors' average).
-        last: tokens (how many latest positions of a full window, min(256, T/2)) and their perplexity.
+        last: tokens (how many latest positions of a full window, min(256, T/2)), their perplexity and its interval.
         bits_per_byte, bytes: over tokens that stand for bytes; end-of-text is left out of both sums.
         positions: mean NLL by position in the window, in bins that double, the training length being an edge.
-        documents: id, tokens, nll (a sum) of each; tokens, windows: how many were scored.
+        documents: id, tokens, nll (a sum), and the same of last positions, of each; tokens, windows: how many were
+            scored.
 
     Raises:
         RunError: a NLL is not finite.
@@ -107,10 +111,11 @@ def measure(
     last = min(256, length // 2)
     edges = position_edges(length, training_length)
     sums, counts, means = [], [], []
-    last_sum = last_count = byte_count = byte_nll = 0
+    late_sums, late_counts = [], []
+    byte_count = byte_nll = 0
     bin_sums, bin_counts = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1, np.int64)
     for name, parts in zip(ids, documents):
-        total = count = 0
+        total = count = late_sum = late_count = 0
         for window, row, nll in parts:
             new = np.asarray(nll, np.float64)[-window.scored :]
             if not np.isfinite(new).all():
@@ -121,19 +126,21 @@ def measure(
             size = token_bytes[row[-window.scored :]]
             byte_count, byte_nll = byte_count + size.sum(), byte_nll + new[size > 0].sum()
             late = new[place >= length - last]
-            last_sum, last_count = last_sum + late.sum(), last_count + len(late)
+            late_sum, late_count = late_sum + late.sum(), late_count + len(late)
             which = np.searchsorted(edges, place, side="right") - 1
             np.add.at(bin_sums, which, new)
             np.add.at(bin_counts, which, 1)
         sums.append(total)
         counts.append(count)
+        late_sums.append(late_sum)
+        late_counts.append(late_count)
     nll = float(np.sum(sums) / np.sum(counts))
     return {
         "nll": nll,
         "perplexity": math.exp(nll),
         "interval": bootstrap(np.array(sums), np.array(counts)),
         "perplexity_by_window": math.exp(np.mean(means)),
-        "last": {"tokens": last, "perplexity": math.exp(last_sum / last_count) if last_count else None},
+        "last": {"tokens": last, **of_last(np.array(late_sums), np.array(late_counts))},
         "bits_per_byte": float(byte_nll / byte_count / math.log(2)) if byte_count else None,
         "bytes": int(byte_count),
         "tokens": int(np.sum(counts)),
@@ -143,7 +150,21 @@ def measure(
             for start, stop, n, total in zip(edges[:-1], edges[1:], bin_counts, bin_sums)
             if n
         ],
-        "documents": [{"id": name, "tokens": int(n), "nll": float(total)} for name, n, total in zip(ids, counts, sums)],
+        "documents": [
+            {"id": name, "tokens": int(n), "nll": float(total), "last_tokens": int(late_n), "last_nll": float(late)}
+            for name, n, total, late_n, late in zip(ids, counts, sums, late_counts, late_sums)
+        ],
+    }
+
+
+def of_last(sums: np.ndarray, counts: np.ndarray) -> dict:
+    """Perplexity of the last positions and its 95% interval, from the sums of documents; None where no window is full."""
+    there = counts > 0
+    if not there.any():
+        return {"perplexity": None, "interval": None}
+    return {
+        "perplexity": math.exp(sums.sum() / counts.sum()),
+        "interval": bootstrap(sums[there], counts[there]),
     }
 
 

@@ -1,6 +1,10 @@
 """An evaluation by several processes: all of them score, the first one alone reads records, writes files and speaks."""
 
+import contextlib
+import functools
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -31,6 +35,58 @@ def of_first(value: Any) -> Any:
     return json.loads(np.asarray(broadcast_one_to_all(text)).tobytes())
 
 
-def progress(total: int, what: str, unit: str) -> tqdm:
+SECONDS = 1.0
+"""Between two drawings of a progress bar."""
+
+
+class Bar:
+    """A progress bar that says what comes now, and whether jax compiles it."""
+
+    def __init__(self, bar: tqdm, what: str) -> None:
+        self.bar, self.what, self.part = bar, what, ""
+
+    def now(self, part: str) -> None:
+        """Say which part of the work comes now."""
+        self.part = f" {part}"
+
+    def update(self, count: int) -> None:
+        """So many more units are done."""
+        self.bar.update(count)
+
+    def draw(self, closing: threading.Event) -> None:
+        """Draw it again and again: a long text takes minutes, and so may a compiler."""
+        compiles = compiler()
+        while not closing.wait(SECONDS):
+            self.bar.set_description_str(f"{self.what}{self.part}{', compiling' if compiles.is_set() else ''}")
+
+
+@contextlib.contextmanager
+def progress(total: int, what: str, unit: str) -> Iterator[Bar]:
     """A progress bar on stderr, gone when it is closed: on a terminal, and of the first process alone."""
-    return tqdm(total=total, desc=what, unit=unit, disable=None if distributed.is_writer() else True, leave=False)
+    off = None if distributed.is_writer() else True
+    with tqdm(total=total, desc=what, unit=unit, disable=off, leave=False, **distributed.screen()) as drawn:
+        bar, closing = Bar(drawn, what), threading.Event()
+        drawer = threading.Thread(target=bar.draw, args=[closing], daemon=True)
+        if not drawn.disable:
+            drawer.start()
+        try:
+            yield bar
+        finally:
+            closing.set()
+            if drawer.ident:
+                drawer.join()
+
+
+@functools.cache
+def compiler() -> threading.Event:
+    """Set while jax compiles a program: between two of its events (names in jax 0.10 to 0.12)."""
+    busy = threading.Event()
+
+    def heard(event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+            busy.set()
+        elif event == "/jax/core/compile/backend_compile_duration":
+            busy.clear()
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    return busy

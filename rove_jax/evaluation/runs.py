@@ -177,6 +177,7 @@ def measure_perplexity(run: Run, protocol: Protocol, mesh: Mesh | None = None) -
             token_bytes=token_bytes(run.tokenizer),
             mesh=mesh,
             advance=bar.update,
+            now=bar.now,
         )
     return results.document("perplexity", run.provenance, settings_of(protocol, source), records)
 

@@ -19,8 +19,9 @@ from rove_jax.evaluation.overlong import Overlong, score
 from rove_jax.evaluation.processes import everywhere, progress
 from rove_jax.evaluation.runs import Run
 
-BLOCK = 500
-"""Requests that each device scores before records are kept: enough for tasks to share rows, few enough to lose."""
+FIRST, BLOCK = 50, 500
+"""Requests that each device scores before records are kept: enough for tasks to share rows, few enough to lose. The
+first time few, then twice as many each time, so that a measurement stopped in its first minute was not for nothing."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ def score_examples(
     params = Engine(run.config.model, run.params, mesh=mesh).params  # placed once for all blocks
     total = sum(max(task.choices, 1) for task, _ in examples)
     with progress(total, f"{run.workdir.name}: core", "choice") as bar:
-        for block in blocks(examples, BLOCK * mesh.size):
+        for block in blocks(examples, FIRST * mesh.size, BLOCK * mesh.size):
+            labels = list(dict.fromkeys(task.label for task, _ in block))
+            bar.now(labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}")
             prompted = [
                 protocols.prompts(task, files[task.label].rows, example, asked.protocol, run.tokenizer)
                 for task, example in block
@@ -145,14 +148,16 @@ def request(prompt: protocols.Prompt) -> Request:
     return Request(tokens[: prompt.start], tokens[prompt.start :])
 
 
-def blocks(examples: list[tuple[Task, protocols.Example]], size: int) -> Iterator[list[tuple[Task, protocols.Example]]]:
-    """Examples in their order, as many at a time as make `size` requests."""
-    block, requests = [], 0
+def blocks(
+    examples: list[tuple[Task, protocols.Example]], first: int, most: int
+) -> Iterator[list[tuple[Task, protocols.Example]]]:
+    """Examples in their order, as many at a time as make `first` requests, then twice as many, up to `most`."""
+    block, requests, size = [], 0, min(first, most)
     for task, example in examples:
         block.append((task, example))
         requests += max(task.choices, 1)
         if requests >= size:
             yield block
-            block, requests = [], 0
+            block, requests, size = [], 0, min(2 * size, most)
     if block:
         yield block

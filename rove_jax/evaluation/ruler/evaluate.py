@@ -90,10 +90,13 @@ def measure(
         progress(count, f"{run.workdir.name}: ruler", "sample") as bar,
     ):
         for one in plans:
+            at = f"{one.name}, {one.length} tokens"
+            bar.now(f"{at}, making samples")
             samples = cache.stored(one, run.origin.tokenizer_identity, texts, asked.samples, where)
             for model, rules in models[one].items():  # scalings that leave the model as it is are computed once
                 named = {"task": one.name, "length": one.length, "scaling": rules[0]}
                 done = {row["index"]: row for row in kept.records if named.items() <= row.items()}
+                bar.now(at if rules[0] == "none" else f"{at}, {rules[0]}")
                 bar.update(len(done))
                 for part in parts([s for s in samples if s.index not in done], one.length, engine.mesh.size):
                     rows = [{**named, **row} for row in records(run, engine.reading(model), asked, one, part)]
