@@ -12,7 +12,7 @@ from reference import core as oracle
 from rove_jax import config, sharding
 from rove_jax.cli import eval as command
 from rove_jax.evaluation import engine, packing, runs
-from rove_jax.evaluation.core import protocols
+from rove_jax.evaluation.core import evaluate, protocols
 from rove_jax.evaluation.core.tasks import TASKS
 from rove_jax.models import functional
 from rove_jax.training.run_folder import Origin
@@ -50,8 +50,7 @@ def opened(monkeypatch, tmp_path):
     one = sharding.make_mesh(config.Mesh(data=1))
     monkeypatch.setattr(sharding, "make_mesh", lambda sizes, devices=None: one)
     monkeypatch.setattr(packing, "ROW", 256)
-    monkeypatch.setattr(packing, "SHARED", 16)
-    monkeypatch.setitem(engine.SHARED_TOKENS_PER_BATCH, "cpu", 256)
+    monkeypatch.setitem(engine.TOKENS_PER_BATCH, "cpu", 256)
     monkeypatch.setattr(engine, "FEWEST_SCORED", 128)
     return run
 
@@ -127,7 +126,7 @@ def test_answers_equal_the_oracle(measure, protocol):
         assert one["file"]["unlike"]
     odd = {one["task"]: [(row["row"], row["why"]) for row in one["odd"]] for one in result["tasks"]}
     assert odd["winograd"] == odd["jeopardy"] == [] and {row for row, _ in odd["arc_easy"]} == {0, 1, 2, 4}
-    assert "rows 1, 4 are unlike the published task's: 3 choices instead of 4" in printed
+    assert "unlike the published task's, rows 1, 4: 3 choices instead of 4" in printed
     assert "core" not in result and len(result["missing"]) == 22 - 5 and "squad" in result["missing"]
     value = np.mean([one["centered"]["v1"] for one in result["tasks"]])
     np.testing.assert_allclose(result["core_partial"], value, rtol=1e-12)
@@ -136,8 +135,6 @@ def test_answers_equal_the_oracle(measure, protocol):
 
 
 def test_a_killed_measurement_goes_on(measure, tmp_path, monkeypatch):
-    from rove_jax.evaluation.core import evaluate
-
     monkeypatch.setattr(evaluate, "BLOCK", 8)  # several blocks
     counts: list[int] = []
     score = engine.Engine.score
@@ -168,11 +165,21 @@ def test_a_killed_measurement_goes_on(measure, tmp_path, monkeypatch):
     assert code == 2 and "max_examples = 2, not 3" in error
 
 
+def test_the_first_records_come_soon():
+    examples = [(BY_LABEL[label], row) for label in ("arc_easy", "jeopardy") for row in range(600)]
+    made = list(evaluate.blocks(examples, 50, 500))
+    assert [one for block in made for one in block] == examples
+    sizes = [sum(max(task.choices, 1) for task, _ in block) for block in made]
+    assert sizes[:6] == [52, 100, 200, 400, 500, 500] and max(sizes) < 504 and sum(sizes) == 600 * 5
+    assert [len(block) for block in evaluate.blocks(examples[:3], 50, 500)] == [3]
+    assert evaluate.FIRST * 10 <= evaluate.BLOCK
+
+
 def test_truncated_prompts_are_counted_and_scored_from_their_last_tokens(measure):
     _, document, records, printed = measure("--tasks", "arc_easy", "--overlong", "truncate")
     [task] = document["results"][0]["tasks"]
     assert task["truncated"] == task["overlong"] == len(core_rows.CHOICES), "four shots are more than 64 tokens"
-    assert "5 of them truncated" in printed
+    assert "5 rows with prompts longer than the training length, cut: arc_easy 5" in printed
     for one in records:
         assert one["truncated"] == [max(0, end - TRAINED) for _, end in one["spans"]]
     # This model looks at the last token alone, so truncation must not change a score.
