@@ -24,11 +24,19 @@ PACKED = np.array([[1, 1, 1, 2, 2, 2, 2, 3, 3, 0, 0], [1, 1, 4, 4, 4, 4, 5, 5, 5
 RESTARTING = np.array([[0, 1, 2, 0, 1, 2, 3, 0, 1, 0, 1], [0, 1, 0, 1, 2, 3, 0, 1, 2, 3, 4]])
 PADDED = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]])
 LEFT = np.stack([np.arange(T) - 3, np.arange(T)])
+# Two prompts, of which the first goes on in two ways and the second in one; each continuation has its own positions.
+TREES = np.array([[1, 1, 1, 2, 2, 3, 3, 3, 4, 5, 0], [2, 2, 7, 7, 7, 9, 9, 5, 5, 5, 5]])
+TRUNKS = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 4, 4, 0], [0, 0, 2, 2, 2, 2, 2, 0, 0, 0, 0]])
+GROWING = np.array([[0, 1, 2, 3, 4, 3, 4, 5, 0, 1, 0], [4, 5, 6, 7, 8, 6, 7, 0, 1, 2, 3]])
 GAPS = np.array([0, 1, 2, 5, 6, 7, 20, 21, 22, 23, 40])
 
 
 def within(segments):
     return (segments[:, :, None] == segments[:, None, :]) & (segments != 0)[:, None, :]
+
+
+def tree():
+    return within(TREES) | (TREES[:, None, :] == TRUNKS[:, :, None]) & (TRUNKS != 0)[:, :, None]
 
 
 # name -> (shape of the inputs, options of the call, who is seen [T, S] or [B, T, S])
@@ -61,6 +69,16 @@ FEATURES = {
         {"segments": PADDED, "query_positions": LEFT, "contiguous": True},
         within(PADDED) & causal(T),
     ),
+    "branches of a tree": (
+        {},
+        {"segments": TREES, "prefixes": TRUNKS, "query_positions": GROWING, "contiguous": True},
+        tree() & causal(T),
+    ),
+    "branches, by position": (
+        {"n": 4, "k": 2},
+        {"segments": TREES, "prefixes": TRUNKS, "query_positions": GROWING},
+        tree() & (GROWING[:, :, None] >= GROWING[:, None, :]),
+    ),
     "positions with gaps": ({}, {"query_positions": GAPS}, causal(T)),
     "far positions": ({}, {"query_positions": np.arange(T) + 2**20 - T, "contiguous": True}, causal(T)),
     "queries fewer than keys": (
@@ -90,7 +108,7 @@ def test_served_as_defined_or_refused_in_words(feature, backend):
     described = describe(
         (q.shape[0], q.shape[1], k.shape[1]),
         is_causal=call["is_causal"],
-        **{name: call.get(name) for name in ("window", "query_positions", "key_positions", "segments")},
+        **{name: call.get(name) for name in ("window", "query_positions", "key_positions", "segments", "prefixes")},
         contiguous=call.get("contiguous", False),
     )
     platform = BACKENDS[backend].platform or "cpu"

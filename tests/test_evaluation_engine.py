@@ -12,7 +12,7 @@ from rove_jax import config, sharding
 from rove_jax.config import Model, Scaling
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import overlong, packing, scorer
-from rove_jax.evaluation.engine import SHARED_TOKENS_PER_BATCH, Engine, Request, Score
+from rove_jax.evaluation.engine import TOKENS_PER_BATCH, Engine, Request, Score
 from rove_jax.models import functional
 
 CFG = Model(layers=2, width=32, query_heads=2, kv_heads=1, head_dim=16, mlp_width=64, vocab=50, vocab_multiple=64)
@@ -32,8 +32,7 @@ def one():
 @pytest.fixture(autouse=True)
 def small_rows(monkeypatch):
     monkeypatch.setattr(packing, "ROW", 128)
-    monkeypatch.setattr(packing, "SHARED", 16)
-    monkeypatch.setitem(SHARED_TOKENS_PER_BATCH, "cpu", 256)
+    monkeypatch.setitem(TOKENS_PER_BATCH, "cpu", 256)
 
 
 def requests(seed: int = 0) -> list[Request]:
@@ -84,10 +83,10 @@ def test_scores_equal_the_oracle_on_all_devices(params, expected):
     progress: list[int] = []
     engine = Engine(ROVE, params)
     assert engine.mesh.size == 8 and engine.own() is engine
-    scorer.branch.clear_cache()
+    scorer.read.clear_cache()
     check(engine.score(requests(), progress.append), expected)
     assert sum(progress) == len(requests())
-    assert scorer.branch._cache_size() == 1, "a store is laid out over devices alike from its first round on"
+    assert scorer.read._cache_size() == 2, "rows, and longer ones"
 
 
 def test_few_programs_serve_requests_of_all_lengths(params, one, expected, monkeypatch):
@@ -99,13 +98,14 @@ def test_few_programs_serve_requests_of_all_lengths(params, one, expected, monke
         return apply(*given, **named)
 
     monkeypatch.setattr(functional, "apply", traced)
-    for program in (scorer.read, scorer.branch):
+    for program in (scorer.read, scorer.likelihoods):
         program.clear_cache()
     engine = Engine(ROVE, params, mesh=one)
     check(engine.score(requests()), expected)
     for seed in (1, 2):
         engine.score(requests(seed))
-    assert sorted(traces) == [(1, 256), (2, 32), (2, 128)], "a long row, rounds, rows with room for them"
+    assert sorted(traces) == [(1, 144), (2, 128)], "a long row, and the others"
+    assert scorer.likelihoods._cache_size() == 2
 
 
 def test_order_batch_size_and_sharing_do_not_matter(params, one, expected, monkeypatch):
@@ -115,22 +115,14 @@ def test_order_batch_size_and_sharing_do_not_matter(params, one, expected, monke
     padded = Engine(ROVE, params, mesh=one).score(requests(), length=192)
     check(padded, expected)
     # Control: branches that see each other are off by far more than the tolerance.
-    apart = packing.Row.add
+    put = packing.Row.put
 
-    def together(row: packing.Row, tree: packing.Tree) -> None:
-        apart(row, tree)
-        if row.rounds:
-            merged = packing.Strip()
-            for strip in row.rounds:
-                for parts in zip(strip.tokens, strip.positions, strip.segments):
-                    merged.tokens.append(parts[0])
-                    merged.positions.append(parts[1])
-                    merged.segments.append(parts[2])
-                merged.spans += [span._replace(at=span.at + merged.size) for span in strip.spans]
-                merged.size += strip.size
-            row.rounds = [merged]
+    def together(row: packing.Row, tokens: np.ndarray, spans: list, position: int = 0, prefix: int = 0) -> None:
+        put(row, tokens, spans, position, prefix)
+        if prefix:
+            row.segments[-1][:] = prefix
 
-    monkeypatch.setattr(packing.Row, "add", together)
+    monkeypatch.setattr(packing.Row, "put", together)
     with pytest.raises(AssertionError):
         check(Engine(ROVE, params, mesh=one).score(requests()), expected)
 
@@ -143,8 +135,8 @@ def test_a_prefix_is_read_once(params):
     spans = [span for tree in forest for part in (tree, *tree.branches) for span in part.spans]
     assert sum(span.count for span in spans) == sum(len(r.continuation) for r in requests())
     rows = packing.rows(forest)
-    assert sum(row.prefixes.size for row in rows) == sum(len(tree.prefix) for tree in forest)
-    assert all(row.prefixes.size <= row.length for row in rows)
+    assert sum(row.size for row in rows) == sum(tree.size for tree in forest) == read
+    assert all(row.size <= row.length for row in rows)
 
 
 def test_a_window_of_attention_reaches_no_further_in_a_shared_row(params, one):
@@ -166,7 +158,8 @@ def test_uniform_logits_cost_the_logarithm_of_the_vocabulary(params, one):
 def test_long_contexts_never_hold_all_logits():
     cfg = replace(CFG, vocab=50_257)
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((1, 8192, 32), "float32"), ((1, 8192), "int32"))]
-    compiled = scorer.likelihoods.lower(cfg, functional.abstract(cfg), *shapes, shapes[1]).compile()
+    shapes += [shapes[1], jax.ShapeDtypeStruct((), "int32")]
+    compiled = scorer.likelihoods.lower(cfg, functional.abstract(cfg), *shapes).compile()
     memory = compiled.memory_analysis()
     assert memory is not None and memory.temp_size_in_bytes < 4 * 8192 * cfg.padded_vocab / 10
 

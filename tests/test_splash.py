@@ -26,6 +26,7 @@ from tests.reference import attention as reference
 T = 37
 AGES = np.arange(T)[:, None] - np.arange(T)[None]
 IDS = np.array([[1] * 10 + [2] * 9 + [3] * 18, [0] * 5 + [1] * 12 + [4] * 17 + [0] * 3])
+TRUNKS = np.where(IDS > 1, 1, 0)
 CALL = Call(batch=8, queries=1024, keys=1024, query_heads=12, kv_heads=12, head_dim=64, dtype="bfloat16")
 
 
@@ -38,6 +39,10 @@ def small_blocks(monkeypatch):
 
 def together(ids):
     return (ids[:, :, None] == ids[:, None]) & (ids != 0)[:, None]
+
+
+def tree():
+    return together(IDS) | (TRUNKS[:, :, None] == IDS[:, None]) & (IDS != 0)[:, None]
 
 
 def attend(q, k, v, **options):
@@ -56,6 +61,7 @@ def plain(q, k, v, **options):
 CASES = {
     "two heads a tile": ({"n": 2, "k": 2}, {}, AGES >= 0),
     "grouped 4:1, packed": ({"n": 8, "k": 2}, {"segments": IDS}, together(IDS) & (AGES >= 0)),
+    "branches of a tree": ({}, {"segments": IDS, "prefixes": TRUNKS}, tree() & (AGES >= 0)),
     "multi-query, window": ({"n": 3, "k": 1}, {"window": 21}, (AGES >= 0) & (AGES < 21)),
     "bidirectional, odd heads": ({"n": 3, "k": 3}, {"is_causal": False}, np.ones((T, T), bool)),
     "bidirectional window": ({"n": 2, "k": 2}, {"is_causal": False, "window": 6}, np.abs(AGES) < 6),
@@ -77,7 +83,7 @@ def test_blocks_add_up_to_the_definition(case, resident, small_blocks, monkeypat
         monkeypatch.setattr(backend, "RESIDENT", resident)
     shape, options, seen = CASES[case]
     q, k, v = inputs(t=T, b=2, **shape)
-    options = {name: jnp.asarray(x) if name == "segments" else x for name, x in options.items()}
+    options = {name: jnp.asarray(x) if name in ("segments", "prefixes") else x for name, x in options.items()}
     probe = np.random.default_rng(3).normal(size=q.shape)
 
     def loss(q, k, v):

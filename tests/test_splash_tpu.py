@@ -24,7 +24,9 @@ pytestmark = pytest.mark.skipif(
 ROVE = Rotary()
 
 
-def gradient(name="v5e:2x2", *, b=1, t=1024, n=2, k=2, h=64, dtype=jnp.bfloat16, packed=False, attend=None, **options):
+def gradient(
+    name="v5e:2x2", *, b=1, t=1024, n=2, k=2, h=64, dtype=jnp.bfloat16, packed=False, tree=False, attend=None, **options
+):
     """Loss and gradients of one call, compiled for one device of the topology `name`."""
     where = SingleDeviceSharding(topology.devices(name)[0])
     query, key = (jax.ShapeDtypeStruct((b, t, heads, h), dtype, sharding=where) for heads in (n, k))
@@ -33,6 +35,7 @@ def gradient(name="v5e:2x2", *, b=1, t=1024, n=2, k=2, h=64, dtype=jnp.bfloat16,
 
     def ours(q, k, v, ids):
         segments = {"query_segments": ids, "key_segments": ids} if packed else {}
+        segments |= {"query_prefixes": ids // 2} if tree else {}
         visibility = Visibility(options["causal"], options["window"], True, **segments)
         return backend.splash(q, k, v, visibility, 0.125, options["rotary"], options["value_rotary"])
 
@@ -63,6 +66,7 @@ def test_compiles_for_each_generation(name):
         {"h": 80, "t": 1000, "packed": True, "window": 100},
         {"h": 128, "n": 8, "causal": False, "rotary": Rotary(pairing="interleaved")},
         {"n": 25, "k": 25, "value_rotary": Rotary(dims=12), "causal": False, "window": 300},
+        {"packed": True, "tree": True, "rotary": None, "value_rotary": None},
         {"t": 16_384},
         {"t": 16_384, "h": 128, "n": 4, "k": 1, "dtype": jnp.float32},
         {"n": 32, "k": 1, "h": 128},

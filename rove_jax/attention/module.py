@@ -89,10 +89,11 @@ class RotaryAttention(nnx.Module):
         *,
         positions: Integer[Array, "..."] | None = None,
         segments: Int[Array, "B T"] | None = None,
+        prefixes: Int[Array, "B T"] | None = None,
         contiguous: bool = False,
     ) -> Float[Array, "B T D"]:
         """Arguments as in `rotary_attention`, of which this is the self-attention."""
-        return self.attend(x_btd, positions=positions, segments=segments, contiguous=contiguous)[0]
+        return self.attend(x_btd, positions=positions, segments=segments, prefixes=prefixes, contiguous=contiguous)[0]
 
     def attend(
         self,
@@ -100,12 +101,13 @@ class RotaryAttention(nnx.Module):
         *,
         positions: Integer[Array, "..."] | None,
         segments: Int[Array, "B T"] | None,
+        prefixes: Int[Array, "B T"] | None = None,
         contiguous: bool = False,
         store: Store | None = None,
     ) -> tuple[Float[Array, "B T D"], Store | None, dict[str, Array]]:
         """(output, the store with T more tokens if one is given, {"query", "key", "value"} before rotation).
 
-        With a store, `positions` and `segments` must both be given.
+        With a store, `positions` and `segments` must both be given, and `prefixes` not.
         """
         query, key, value = self.query(x_btd), self.key(x_btd), self.value(x_btd)
         if store is not None:
@@ -132,6 +134,7 @@ class RotaryAttention(nnx.Module):
                 is_causal=True,
                 query_positions=positions,
                 segments=segments,
+                prefixes=prefixes,
                 window=self.window,
                 backend=self.backend,
                 turns=self.turns,

@@ -26,6 +26,7 @@ def rotary_attention(
     query_positions: Integer[Array, "..."] | None = None,
     key_positions: Integer[Array, "..."] | None = None,
     segments: Segments | None = None,
+    prefixes: Int[Array, "B T"] | None = None,
     window: int | None = None,
     backend: str = "auto",
     contiguous: bool = False,
@@ -42,6 +43,8 @@ def rotary_attention(
         key_positions alone may be left out where T = S, and are then the queries'.
       segments: int32 [B, T], or (of queries [B, T], of keys [B, S]). Only equal ids see each other; 0 sees nothing and
         is seen by none. A row that sees nothing returns 0. What padding holds must be finite, its positions in range.
+      prefixes: int32 [B, T]: a segment further left that each query sees besides its own, which continues it: branches
+        of a tree see their trunk, and not each other. 0: none. Needs segments; not with a window.
       window: see the latest `window` positions only, the query's own included (not causal: as many on either side).
       backend: "auto", or a name of `attention.BACKENDS`, which serves or raises `UsageError`.
       contiguous: promises, statically, that queries and keys have the same positions, which rise by one from index to
@@ -58,6 +61,7 @@ def rotary_attention(
         query_positions=query_positions,
         key_positions=key_positions,
         segments=segments,
+        prefixes=prefixes,
     )
     at_query = jnp.arange(query.shape[1]) if query_positions is None else visibility.query_positions
     at_key = at_query if visibility.key_positions is None else visibility.key_positions
@@ -83,7 +87,7 @@ def attend(
     if at_key is None:
         turning |= {"k": None, "v": None}
     inside: list[Rotary | None] = [None, None]
-    if serving.turns:
+    if serving.turns and visibility.query_prefixes is None:  # a branch does not lie next to its trunk
         # Where both ends turn alike, only differences of positions matter, and indices have the same ones.
         inside = [turning[one] if turning[one] == turning[other] else None for one, other in ("qk", "vo")]
         turning |= {x: None for pair, rotation in zip(("qk", "vo"), inside) if rotation is not None for x in pair}

@@ -53,7 +53,8 @@ def splash(
     """
     if query.size == 0:
         return query
-    ids = visibility.query_segments
+    told = [x for x in (visibility.query_segments, visibility.query_prefixes) if x is not None]
+    ids = jnp.stack(told, 1) if told else None
 
     def on_device(query: Array, key: Array, value: Array, ids: Array | None) -> Array:
         return whole(query, key, value, ids, visibility, scale, rotary, value_rotary)
@@ -139,7 +140,7 @@ def whole(
         x = jnp.pad(x, ((0, 0), (0, -length % block), (0, 0), (0, head_dim - turned_dim)))
         return x.transpose(0, 2, 3, 1).reshape(batch, -1, x.shape[1])
 
-    ids = None if ids is None else jnp.pad(ids, ((0, 0), (0, -length % block)))[:, None]
+    ids = None if ids is None else jnp.pad(ids, ((0, 0), (0, 0), (0, -length % block)))
     out: Array = attention(flat(query), flat(key), flat(value), ids, spec)
     return out.reshape(batch, heads, head_dim, -1).transpose(0, 3, 1, 2)[:, :length, :, :turned_dim]
 
@@ -153,7 +154,7 @@ def block_length(length: int, channels: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def attention(query: Array, key: Array, value: Array, ids: Array | None, spec: Spec) -> Array:
-    """The output of `forward`, with `backward` as its gradient."""
+    """The output of `forward`, with `backward` as its gradient. `ids`: segments and prefixes, [B, 1 or 2, T]."""
     return forward(query, key, value, ids, spec)[0]
 
 
@@ -195,9 +196,9 @@ class Layout:
         return jax.tree.map(lambda leaf: pl.BlockSpec(leaf.shape, lambda *_: (0,) * leaf.ndim), x)
 
     def segments(self, ids: Array | None) -> tuple[pl.BlockSpec, pl.BlockSpec] | None:
-        shape = (1, 1, self.spec.block)
         if ids is None:
             return None
+        shape = (1, ids.shape[1], self.spec.block)
         return tuple(pl.BlockSpec(shape, lambda b, p, s, *steps, at=at: (b, 0, steps[at][s])) for at in (0, 1))  # type: ignore
 
     def scratch(self, *kinds: tuple[str, Any]) -> list[Any]:

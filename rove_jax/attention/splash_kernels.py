@@ -158,10 +158,13 @@ def seen(spec: Spec, i: Array, j: Array, ids: tuple[Any, Any] | None) -> Array:
     if spec.window is not None:
         mask &= (age if spec.causal else jnp.abs(age)) < spec.window
     if ids is not None:
-        of_queries = ids[0][0]
+        of_queries = ids[0][0]  # their segments and, below, their prefixes if there are any
         # Only a whole tile can be transposed.
-        of_keys = jnp.broadcast_to(ids[1][0], (128, spec.block)).T[:, :1]
-        mask &= (of_keys == of_queries) & (of_keys != 0)
+        of_keys = jnp.broadcast_to(ids[1][0, :1], (128, spec.block)).T[:, :1]
+        same = of_keys == of_queries[:1]
+        if len(of_queries) > 1:
+            same |= of_keys == of_queries[1:]
+        mask &= same & (of_keys != 0)
     return mask
 
 

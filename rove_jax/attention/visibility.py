@@ -19,11 +19,12 @@ Index = Array | int
 @functools.partial(
     jax.tree_util.register_dataclass,
     meta_fields=("causal", "window", "aligned"),
-    data_fields=("query_positions", "key_positions", "query_segments", "key_segments", "given"),
+    data_fields=("query_positions", "key_positions", "query_segments", "key_segments", "query_prefixes", "given"),
 )
 @dataclass(frozen=True)
 class Visibility:
-    """Query t sees key s if they share a segment other than 0, s is not later (causal), and s is within the window.
+    """Query t sees key s if they share a segment other than 0, or s is of the segment that t's continues (its prefix);
+    s is not later (causal), and within the window.
 
     Without positions the index is the position. `aligned` says, statically, that T = S and that index order is
     position order with steps of one inside every segment, so that a kernel's own causal mask is the right one.
@@ -42,6 +43,8 @@ class Visibility:
     """int32 [B, T]."""
     key_segments: Any = None
     """int32 [B, S]."""
+    query_prefixes: Any = None
+    """int32 [B, T]: a segment that each query sees besides its own; 0: none."""
     given: Any = None
     """A mask of the caller's own on top of all else: bool [1 or B, 1 or N, T, S]."""
 
@@ -70,6 +73,7 @@ class Visibility:
             key_positions=part(self.key_positions, key, keys),
             query_segments=part(self.query_segments, query, queries),
             key_segments=part(self.key_segments, key, keys),
+            query_prefixes=part(self.query_prefixes, query, queries),
             given=part(part(self.given, query, queries, -2), key, keys),
         )
 
@@ -89,8 +93,11 @@ class Visibility:
         if self.window is not None:
             seen &= ages < self.window if self.causal else jnp.abs(ages) < self.window
         if self.query_segments is not None and self.key_segments is not None:
-            same = self.query_segments[:, None, :, None] == self.key_segments[:, None, None, :]
-            seen = seen & same & (self.key_segments != 0)[:, None, None, :]
+            of_keys = self.key_segments[:, None, None, :]
+            same = self.query_segments[:, None, :, None] == of_keys
+            if self.query_prefixes is not None:
+                same |= self.query_prefixes[:, None, :, None] == of_keys
+            seen = seen & same & (of_keys != 0)
         return seen if self.given is None else seen & self.given
 
 
@@ -100,14 +107,14 @@ def check_window(window: int | None) -> None:
         raise UsageError(f"window = {window!r}: must be a whole number, at least 1")
 
 
-def check_segments(segments: Array, shape: tuple[int, ...]) -> None:
+def check_segments(segments: Array, shape: tuple[int, ...], name: str = "segments") -> None:
     """Raise `UsageError` unless they are an array of integers of `shape` [B, T]."""
     if not hasattr(segments, "dtype"):
-        raise UsageError(f"segments of type {type(segments).__name__}: must be an array, int32 {shape}")
+        raise UsageError(f"{name} of type {type(segments).__name__}: must be an array, int32 {shape}")
     if not jnp.issubdtype(segments.dtype, jnp.integer):
-        raise UsageError(f"segments of dtype {segments.dtype}: must be integers")
+        raise UsageError(f"{name} of dtype {segments.dtype}: must be integers")
     if segments.shape != shape:
-        raise UsageError(f"segments of shape {segments.shape}: must be {shape}")
+        raise UsageError(f"{name} of shape {segments.shape}: must be {shape}")
 
 
 def check_contiguous(positions: Array, segments: tuple[Array, Array] | None) -> None:
@@ -125,6 +132,23 @@ def check_contiguous(positions: Array, segments: tuple[Array, Array] | None) -> 
             raise UsageError("contiguous: positions do not rise by one from index to index inside each segment")
 
 
+def check_prefixes(prefixes: Array, segments: Any, shape: tuple[int, int, int], window: int | None) -> None:
+    """Raise `UsageError` unless self-attention in segments, without a window, can see prefixes as well.
+
+    Where both are known: a prefix stands left of what continues it.
+    """
+    batch, queries, keys = shape
+    if segments is None or isinstance(segments, tuple) or queries != keys or window is not None:
+        raise UsageError("prefixes: need one array of segments, for queries and keys alike, and no window")
+    check_segments(prefixes, (batch, queries), "prefixes")
+    if isinstance(prefixes, Tracer) or isinstance(segments, Tracer):
+        return
+    own, seen, index = np.asarray(segments), np.asarray(prefixes), np.arange(queries)
+    late = (own[:, None, :] == seen[:, :, None]) & (own != seen)[:, :, None] & (index[None, :] > index[:, None])
+    if (late & (seen != 0)[:, :, None]).any():
+        raise UsageError("prefixes: a segment must stand left of those that continue it")
+
+
 def describe(
     shape_bts: tuple[int, int, int],
     *,
@@ -134,6 +158,7 @@ def describe(
     query_positions: Integer[Array, "..."] | None,
     key_positions: Integer[Array, "..."] | None,
     segments: Int[Array, "B T"] | tuple[Int[Array, "B T"], Int[Array, "B S"]] | None,
+    prefixes: Int[Array, "B T"] | None = None,
 ) -> Visibility:
     """The `Visibility` of a call with B rows, T queries and S keys; raises `UsageError` if its parts disagree."""
     batch, queries, keys = shape_bts
@@ -157,6 +182,8 @@ def describe(
     for name, array, length in (("query_positions", query_positions, queries), ("key_positions", key_positions, keys)):
         if array is not None and array.shape not in ((length,), (batch, length)):
             raise UsageError(f"{name} of shape {array.shape}: must be {(length,)} or {(batch, length)}")
+    if prefixes is not None:
+        check_prefixes(prefixes, segments, shape_bts, window)
     if segments is not None and not isinstance(segments, tuple):
         if queries != keys:
             raise UsageError(f"{queries} queries and {keys} keys: give segments as (query segments, key segments)")
@@ -167,4 +194,5 @@ def describe(
         check_segments(array, (batch, length))
     if contiguous and query_positions is not None:
         check_contiguous(query_positions, segments)
-    return Visibility(is_causal, window, contiguous, query_positions, key_positions, *(segments or (None, None)))
+    ids = segments or (None, None)
+    return Visibility(is_causal, window, contiguous, query_positions, key_positions, *ids, prefixes)

@@ -5,7 +5,7 @@ What is under every evaluation by likelihood. See `packing` for how requests sha
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +16,15 @@ from rove_jax import config, distributed, sharding
 from rove_jax.config import Model
 from rove_jax.errors import require
 from rove_jax.evaluation import packing
-from rove_jax.evaluation.packing import Request, Row, Strip
-from rove_jax.evaluation.scorer import branch, compute_config, likelihoods, read
+from rove_jax.evaluation.packing import Request, Row
+from rove_jax.evaluation.scorer import compute_config, likelihoods, read
 
 __all__ = ["Engine", "Request", "Score"]
 
-TOKENS_PER_BATCH = 16_384
-"""Tokens that one device reads at once."""
-SHARED_TOKENS_PER_BATCH = {"cpu": 2048}
-"""The same where rows are shared, on platforms where keeping keys and values for branches of more gains nothing."""
-FEWEST_SCORED = 32
-"""Positions of a row for which logits are formed: this, or 4, 16, ... times as many."""
+TOKENS_PER_BATCH = {"cpu": 2048, "gpu": 16_384, "tpu": 16_384}
+"""Tokens that one device reads at once, by platform."""
+FEWEST_SCORED = 256
+"""Room for scored tokens of a row: this, or 4, 16, ... times as much. Only those that there are cost time."""
 
 
 class Score(NamedTuple):
@@ -124,80 +122,59 @@ class Engine:
         forest = packing.trees(requests, shares=length is None and self.cfg.window is None)
         rows = packing.rows(forest) if length is None else packing.alone(forest, length)
         counts = Counter(row.length for row in rows)
-        rows_of = {size: self.batch_rows(size, count, length is None) for size, count in counts.items()}
+        rows_of = {size: self.batch_rows(size, count) for size, count in counts.items()}
         waiting = None  # one batch is read while the next is laid out
-        for part, tokens in packing.batches(rows, rows_of):
-            results = list(self.run(part, tokens, rows_of[part[0].length], requests, packed=length is None))
+        for part in packing.batches(rows, rows_of):
+            found = part, self.run(part, rows_of[part[0].length], requests, packed=length is None)
             if waiting is not None:
-                advance(self.collect(waiting, scores))
-            waiting = results
+                advance(self.collect(*waiting, scores))
+            waiting = found
         if waiting is not None:
-            advance(self.collect(waiting, scores))
+            advance(self.collect(*waiting, scores))
         return scores
 
-    def batch_rows(self, length: int, count: int, packed: bool) -> int:
+    def batch_rows(self, length: int, count: int) -> int:
         """Rows of a batch, of which there are `count` in all: a multiple of the devices, and as few as do."""
         ways = sharding.batch_ways(self.mesh)
-        platform = self.mesh.devices.flat[0].platform
-        tokens = SHARED_TOKENS_PER_BATCH.get(platform, TOKENS_PER_BATCH) if packed else TOKENS_PER_BATCH
+        tokens = TOKENS_PER_BATCH[self.mesh.devices.flat[0].platform]
         most = max(1, tokens // length) if self.batch_size is None else -(-self.batch_size // ways)
         return ways * min(most, packing.power(-(-count // ways)))
 
-    def run(
-        self, rows: list[Row], tokens: int, count: int, requests: Sequence[Request], *, packed: bool
-    ) -> Iterator[tuple[list[Strip], Any]]:
-        """(strips, their likelihoods) of every pass over a batch of `count` rows, with rounds of `tokens` tokens."""
+    def run(self, rows: list[Row], count: int, requests: Sequence[Request], *, packed: bool) -> Any:
+        """(nats, whether greedy), [B, N], of what the spans of each row ask for, one after another, in a batch of
+        `count` rows."""
         length, places = rows[0].length, sharding.batch(self.mesh)
-        local = count // sharding.batch_ways(self.mesh)
-        with jax.set_mesh(self.mesh):
-            cfg = compute_config(self.cfg, self.params, batch=local, length=length, packed=packed)
-            strips = [row.prefixes for row in rows]
-            arrays = [self.put(array, places) for array in laid_out(strips, count, length)]
-            hidden_btd, store = read(cfg, packed, tokens, self.params, *arrays)
-            yield strips, self.likely(hidden_btd, strips, requests)
-            for number in range(max(len(row.rounds) for row in rows)):
-                strips = [row.rounds[number] if number < len(row.rounds) else Strip() for row in rows]
-                arrays = [self.put(array, places) for array in laid_out(strips, count, tokens)]
-                cfg = compute_config(self.cfg, self.params, batch=local, length=length + tokens, masked=True)
-                hidden_btd, store = branch(cfg, self.params, store, *arrays)
-                yield strips, self.likely(hidden_btd, strips, requests)
-
-    def likely(self, hidden_btd: jax.Array, strips: list[Strip], requests: Sequence[Request]) -> Any:
-        """(nats, whether greedy), [B, N], of what the spans of each strip ask for, one after another."""
-        most = max(sum(span.count for span in strip.spans) for strip in strips)
-        if most == 0:
-            return None
-        width = min(packing.power(most, FEWEST_SCORED, 4), max(hidden_btd.shape[1], most))
-        index_bn = np.zeros((hidden_btd.shape[0], width), np.int32)
-        target_bn = np.zeros_like(index_bn)
-        for row, strip in enumerate(strips):
+        scored = max(row.scored for row in rows)
+        width = packing.power(scored, FEWEST_SCORED, 4)
+        index_bn, target_bn = np.zeros((2, count, width), np.int32)
+        for number, row in enumerate(rows):
             at = 0
-            for request, offset, first, count in strip.spans:
-                index_bn[row, at : at + count] = np.arange(first, first + count)
-                target_bn[row, at : at + count] = requests[request].continuation[offset : offset + count]
-                at += count
-        places = sharding.batch(self.mesh)
-        asked = self.put(index_bn, places), self.put(target_bn, places)
-        return likelihoods(self.cfg, self.params, hidden_btd, *asked)
+            for request, offset, first, size in row.spans:
+                index_bn[number, at : at + size] = np.arange(first, first + size)
+                target_bn[number, at : at + size] = requests[request].continuation[offset : offset + size]
+                at += size
+        asked = [self.put(array, places) for array in (index_bn, target_bn)]
+        with jax.set_mesh(self.mesh):
+            local = count // sharding.batch_ways(self.mesh)
+            cfg = compute_config(self.cfg, self.params, batch=local, length=length, packed=packed)
+            arrays = [self.put(array, places) for array in laid_out(rows, count, length)]
+            hidden_btd = read(cfg, packed, self.params, *arrays)
+            return likelihoods(self.cfg, self.params, hidden_btd, *asked, np.int32(scored))
 
-    def collect(self, passes: list[tuple[list[Strip], Any]], scores: list[Score]) -> int:
+    def collect(self, rows: list[Row], found: Any, scores: list[Score]) -> int:
         """Put the likelihoods of a batch where they belong; how many requests end in it."""
-        done: set[int] = set()
-        every = [found for _, found in passes]
         if self.joint:
             distributed.meet("scores")  # on a CPU, collectives give up on others after 30 s, be they still compiling
-            every = process_allgather(every, tiled=True)
-        for (strips, _), found in zip(passes, every):
-            if found is None:
-                continue
-            nll_bn, greedy_bn = map(np.asarray, found)
-            for row, strip in enumerate(strips):
-                at = 0
-                for request, offset, _, count in strip.spans:
-                    scores[request].nlls[offset : offset + count] = nll_bn[row, at : at + count]
-                    scores[request].greedy[offset : offset + count] = greedy_bn[row, at : at + count]
-                    at += count
-                    done.add(request)
+            found = process_allgather(found, tiled=True)
+        nll_bn, greedy_bn = map(np.asarray, found)
+        done: set[int] = set()
+        for number, row in enumerate(rows):
+            at = 0
+            for request, offset, _, size in row.spans:
+                scores[request].nlls[offset : offset + size] = nll_bn[number, at : at + size]
+                scores[request].greedy[offset : offset + size] = greedy_bn[number, at : at + size]
+                at += size
+                done.add(request)
         return len(done)
 
 
@@ -210,11 +187,10 @@ def names(requests: Sequence[Request]) -> list[tuple[bytes, bytes]]:
     return [(digests[id(context)], np.asarray(continuation, np.int32).tobytes()) for context, continuation in requests]
 
 
-def laid_out(strips: Sequence[Strip], rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(tokens, positions, segments) of a pass, int32 [rows, width]; segment 0 where nothing stands."""
-    tokens_bt, positions_bt, segments_bt = arrays = np.zeros((3, rows, width), np.int32)
-    for row, strip in enumerate(strips):
-        for array, parts in zip(arrays, (strip.tokens, strip.positions, strip.segments)):
-            if parts:
-                array[row, : strip.size] = np.concatenate(parts)
-    return tokens_bt, positions_bt, segments_bt
+def laid_out(rows: Sequence[Row], count: int, width: int) -> np.ndarray:
+    """(tokens, positions, segments, prefixes) of `count` rows, int32 [4, count, width]; segment 0: nothing there."""
+    arrays = np.zeros((4, count, width), np.int32)
+    for number, row in enumerate(rows):
+        for array, parts in zip(arrays, (row.tokens, row.positions, row.segments, row.prefixes)):
+            array[number, : row.size] = np.concatenate(parts)
+    return arrays

@@ -3,20 +3,23 @@
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
+from jax.sharding import PartitionSpec
 
 from rove_jax import distributed, sharding
+from rove_jax.attention import Store
 from rove_jax.config import Model
 from rove_jax.errors import UsageError, require
 from rove_jax.evaluation.engine import Engine
-from rove_jax.evaluation.scorer import compute_config, laid_out
+from rove_jax.evaluation.scorer import compute_config
 from rove_jax.models import functional
+from rove_jax.sharding import BATCH
 
 SHORTEST_BUCKET = 32
 """Prompts and caches are padded to a power of two from here on, so that few shapes are ever compiled."""
@@ -95,7 +98,7 @@ def generate(
         return array if mesh is None else jax.device_put(array, sharding.batch(mesh))
 
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
-        model = compute_config(cfg, params, batch=len(rows) // ways, length=slots, masked=True)
+        model = compute_config(cfg, params, batch=len(rows) // ways, length=slots, cached=True)
         lengths_b, keys_b = put(lengths_b), put(keys_b)
         drawn, cache = prefill(model, sampling, slots, params, put(tokens_bt), lengths_b, keys_b)
         new, ended = [], np.arange(len(rows)) >= count
@@ -160,6 +163,14 @@ def prefill(cfg: Model, sampling: Sampling, slots: int, params, tokens_bt, lengt
     )
     assert output.cache is not None
     return draw(cfg, sampling, params, output.hidden[:, -1], lengths_b, keys_b), laid_out(output.cache)
+
+
+def laid_out(store: Store) -> Store:
+    """A new store, all of it in parts where the rows are, so that the program that it is given to, and which gives it
+    back like that, is not compiled twice: what is a constant as yet would be whole on every device."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return store
+    return replace(store, lost=jax.lax.with_sharding_constraint(store.lost, PartitionSpec(BATCH)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)

@@ -1,8 +1,8 @@
-"""How requests are laid out for few programs and little padding: prefixes side by side in rows, branches in rounds.
+"""How requests are laid out for few programs and little padding: trees side by side in rows of one length.
 
-Requests that begin alike, such as the choices of one question, become one prefix, read once, and a branch each. Rows of
-one length hold many prefixes as segments; a branch is read over the keys and values of its row, in the segment of its
-prefix, so it sees that and nothing else. Branches of one prefix would see each other: each goes to a round of its own.
+Requests that begin alike, such as the choices of one question, become a tree: what they share, read once, and a branch
+for what each goes on with. A tree's prefix and each of its branches are segments of a row; a branch sees its prefix and
+itself, so neither other branches nor other trees.
 """
 
 import bisect
@@ -13,11 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 ROW = 1024
-"""Tokens of a row; longer requests have rows of the next power of two."""
-SHARED = 64
-"""A prefix of fewer tokens is not worth a second pass."""
-ROUNDS = 32
-"""Tokens of a round: this, or 4, 16, ... times as many."""
+"""Tokens of a row. Longer trees have rows of this and an eighth more, or of 2, 4, ... times as many: a prompt often
+fills a power of two, and its branches need room."""
 
 
 class Request(NamedTuple):
@@ -63,47 +60,45 @@ class Tree(NamedTuple):
     spans: list[Span]
     branches: list[Branch]
 
-
-@dataclass
-class Strip:
-    """What one row holds in one pass."""
-
-    tokens: list[np.ndarray] = field(default_factory=list)
-    positions: list[np.ndarray] = field(default_factory=list)
-    segments: list[np.ndarray] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, tokens: np.ndarray, spans: Iterable[Span], segment: int, position: int = 0) -> None:
-        """Put tokens at the end, at positions from `position` on."""
-        self.tokens.append(tokens)
-        self.positions.append(np.arange(position, position + len(tokens)))
-        self.segments.append(np.full(len(tokens), segment))
-        self.spans += [span._replace(at=span.at + self.size) for span in spans]
-        self.size += len(tokens)
+    @property
+    def size(self) -> int:
+        """Tokens that are read."""
+        return len(self.prefix) + sum(len(branch.tokens) for branch in self.branches)
 
 
 @dataclass
 class Row:
-    """A row: its prefixes, and the rounds of their branches."""
+    """What one row holds."""
 
     length: int
-    prefixes: Strip = field(default_factory=Strip)
-    rounds: list[Strip] = field(default_factory=list)
+    tokens: list[np.ndarray] = field(default_factory=list)
+    positions: list[np.ndarray] = field(default_factory=list)
+    segments: list[np.ndarray] = field(default_factory=list)
+    prefixes: list[np.ndarray] = field(default_factory=list)
+    """Of each token, the segment that its own continues; 0: none."""
+    spans: list[Span] = field(default_factory=list)
+    size: int = 0
 
     def add(self, tree: Tree) -> None:
-        """Put a tree in, longer branches where there is more room."""
-        segment = len(self.prefixes.tokens) + 1
-        self.prefixes.add(tree.prefix, tree.spans, segment)
-        self.rounds += [Strip() for _ in range(len(tree.branches) - len(self.rounds))]
-        emptiest = sorted(self.rounds, key=lambda strip: strip.size)
-        for strip, branch in zip(emptiest, sorted(tree.branches, key=lambda branch: -len(branch.tokens))):
-            strip.add(branch.tokens, branch.spans, segment, len(tree.prefix))
+        """Put a tree at the end."""
+        trunk = len(self.tokens) + 1
+        self.put(tree.prefix, tree.spans)
+        for branch in tree.branches:
+            self.put(branch.tokens, branch.spans, len(tree.prefix), trunk)
+
+    def put(self, tokens: np.ndarray, spans: Iterable[Span], position: int = 0, prefix: int = 0) -> None:
+        """Put a segment at the end, at positions from `position` on."""
+        self.tokens.append(tokens)
+        self.positions.append(np.arange(position, position + len(tokens)))
+        self.segments.append(np.full(len(tokens), len(self.tokens)))
+        self.prefixes.append(np.full(len(tokens), prefix))
+        self.spans += [span._replace(at=span.at + self.size) for span in spans]
+        self.size += len(tokens)
 
     @property
-    def longest_round(self) -> int:
-        """Tokens of the longest round; 0 if there is none."""
-        return max((strip.size for strip in self.rounds), default=0)
+    def scored(self) -> int:
+        """Tokens whose likelihood is asked for."""
+        return sum(span.count for span in self.spans)
 
 
 def trees(requests: Sequence[Request], shares: bool = True) -> list[Tree]:
@@ -113,7 +108,7 @@ def trees(requests: Sequence[Request], shares: bool = True) -> list[Tree]:
         if groups and shares:
             members, common, longest = groups[-1]
             both, longest = min(common, shared(requests[members[0]], request)), max(longest, request.size)
-            if both >= max(SHARED, longest / 2):
+            if both >= longest / 2:
                 members.append(place)
                 groups[-1] = members, both, longest
                 continue
@@ -142,20 +137,19 @@ def shared(left: Request, right: Request) -> int:
 
 
 def rows(forest: Sequence[Tree]) -> list[Row]:
-    """Rows that hold the trees, each in the fullest row with room, those with branches together."""
-    usual = min(ROW, power(sum(len(tree.prefix) for tree in forest)))
+    """Rows that hold the trees, each in the fullest row with room."""
+    usual = min(ROW, power(sum(tree.size for tree in forest)))
     found: list[Row] = []
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
-    for tree in sorted(forest, key=lambda tree: (not tree.branches, -len(tree.prefix))):
-        size = len(tree.prefix)
-        at = bisect.bisect_left(room, (size, 0))
+    for tree in sorted(forest, key=lambda tree: -tree.size):
+        at = bisect.bisect_left(room, (tree.size, 0))
         if at == len(room):
-            found.append(Row(max(usual, power(size))))
+            found.append(Row(usual if tree.size <= usual else power(tree.size, ROW * 9 // 8)))
             left, row = found[-1].length, len(found) - 1
         else:
             left, row = room.pop(at)
         found[row].add(tree)
-        bisect.insort(room, (left - size, row))
+        bisect.insort(room, (left - tree.size, row))
     return found
 
 
@@ -174,15 +168,13 @@ def power(count: int, start: int = 1, factor: int = 2) -> int:
     return start
 
 
-def batches(found: Sequence[Row], rows_of: dict[int, int]) -> list[tuple[list[Row], int]]:
-    """Rows of one length together, up to `rows_of[length]` of them, and the tokens of a round of each batch (0: none).
+def batches(found: Sequence[Row], rows_of: dict[int, int]) -> list[list[Row]]:
+    """Rows of one length together, up to `rows_of[length]` of them.
 
-    Long ones first, so that the memory that they take is asked for at once.
+    Long ones first, so that the memory that they take is asked for at once; those of which much is asked together.
     """
     made = []
     for length, size in sorted(rows_of.items(), reverse=True):
-        part = sorted((row for row in found if row.length == length), key=lambda row: -row.longest_round)
-        for first in range(0, len(part), size):
-            batch = part[first : first + size]
-            made.append((batch, power(batch[0].longest_round, ROUNDS, 4) if batch[0].rounds else 0))
+        part = sorted((row for row in found if row.length == length), key=lambda row: -row.scored)
+        made += [part[first : first + size] for first in range(0, len(part), size)]
     return made

@@ -91,6 +91,7 @@ class Block(nnx.Module):
         *,
         positions: Int[Array, "..."] | None,
         segments: Int[Array, "B T"] | None,
+        prefixes: Int[Array, "B T"] | None,
         contiguous: bool,
         store: Store | None,
         dropout_key: Array | None,
@@ -101,6 +102,7 @@ class Block(nnx.Module):
             self.attention_norm(x_btd).astype(self.dtype),
             positions=positions,
             segments=segments,
+            prefixes=prefixes,
             contiguous=contiguous,
             store=store,
         )

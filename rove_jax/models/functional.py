@@ -59,6 +59,7 @@ def apply(
     *,
     positions: Int[Array, "..."] | None = None,
     segments: Int[Array, "B T"] | None = None,
+    prefixes: Int[Array, "B T"] | None = None,
     contiguous: bool = False,
     cache: Store | None = None,
     capture: tuple[str, ...] = (),
@@ -72,6 +73,8 @@ def apply(
         vocabulary gives NaN.
       positions: int32 [T] or [B, T]; None: 0..T-1.
       segments: int32 [B, T], ids from 1; tokens see their own segment only; 0 is padding. None: all one.
+      prefixes: int32 [B, T]: a segment further left that each token's own continues, and sees as well; 0: none. Not
+        with a window or a cache.
       contiguous: positions rise by one from index to index within each segment (keeps fused causal kernels usable).
       cache: what `init_cache` made; T more tokens are written to it, and attention runs over all of it. Needs positions
         and segments. Writing past its last slot raises `UsageError` or, where the cache is traced, gives NaN; with
@@ -87,6 +90,7 @@ def apply(
             tokens_bt,
             positions=positions,
             segments=segments,
+            prefixes=prefixes,
             contiguous=contiguous,
             cache=cache,
             capture=capture,

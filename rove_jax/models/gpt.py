@@ -50,6 +50,7 @@ class GPT(nnx.Module):
         *,
         positions: Int[Array, "..."] | None = None,
         segments: Int[Array, "B T"] | None = None,
+        prefixes: Int[Array, "B T"] | None = None,
         contiguous: bool = False,
         cache: Store | None = None,
         capture: tuple[str, ...] = (),
@@ -62,6 +63,8 @@ class GPT(nnx.Module):
         if cache is not None:
             if positions is None or segments is None:
                 raise UsageError("a cache needs positions and segments")
+            if prefixes is not None:
+                raise UsageError("prefixes: not with a cache")
             if cache.key.shape[0] != cfg.layers:
                 raise UsageError(f"a cache of {cache.key.shape[0]} layers: the model has {cfg.layers}; see init_cache")
             cache = noted(cache, positions, segments, cfg.window)
@@ -77,6 +80,7 @@ class GPT(nnx.Module):
                 x_btd,
                 positions=positions,
                 segments=segments,
+                prefixes=prefixes,
                 contiguous=contiguous,
                 store=None if store is None else dataclasses.replace(store, layer=number),
                 dropout_key=key,
