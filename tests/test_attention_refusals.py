@@ -102,11 +102,19 @@ def test_a_mask_that_is_a_bias():
     assert linen.make_causal_mask(jnp.ones((1, 5))).dtype == jnp.float32  # why numbers are taken at all
 
 
+def tree(q, segments, prefixes, **options):
+    return attend(q, q, q, **{**OPTIONS, **options}, segments=jnp.array(segments), prefixes=jnp.array(prefixes))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda q: attend(q, q, q, **OPTIONS, query_positions=[0, 1, 2]), "positions of type list"),
         (lambda q: attend(q, q, q, **OPTIONS, segments=[[1, 1, 1]]), "segments of type list"),
+        (lambda q: attend(q, q, q, **OPTIONS, prefixes=ONES[:1, :3]), "prefixes: need one array of segments"),
+        (lambda q: tree(q, [[1, 1, 2]], [[0, 0, 1]], window=2), "prefixes: need .* no window"),
+        (lambda q: tree(q, [[1, 1, 2]], [[0, 1]]), "prefixes of shape"),
+        (lambda q: tree(q, [[2, 1, 1]], [[1, 0, 0]]), "prefixes: a segment must stand left of those that continue it"),
         (lambda q: attend(q, q, q, **{**OPTIONS, "rotary": "rove"}), "rotary = 'rove': must be a Rotary"),
         (lambda q: attend(q, q, q, **{**OPTIONS, "value_rotary": True}), "value_rotary = True"),
         (lambda q: attend(q, q, q, **OPTIONS, backend=None), "attention = None"),
@@ -177,6 +185,17 @@ class TestCache:
         tokens, segments = jnp.zeros((1, 3), jnp.int32), ONES[:1, :3]
         with pytest.raises(UsageError, match="a cache of 2 layers: the model has 3"):
             functional.apply(MODEL, PARAMS, tokens, positions=jnp.arange(3), segments=segments, cache=other)
+
+    def test_prefixes_are_not_kept(self):
+        tokens, ones = jnp.zeros((1, 3), jnp.int32), ONES[:1, :3]
+        call = {
+            "positions": jnp.arange(3),
+            "segments": ones,
+            "prefixes": ones,
+            "cache": functional.init_cache(MODEL, 1, 8),
+        }
+        with pytest.raises(UsageError, match="prefixes: not with a cache"):
+            functional.apply(MODEL, PARAMS, tokens, **call)
 
     def test_moves_and_slots_out_of_range(self):
         _, store = self.write()
