@@ -60,12 +60,12 @@ def numbers(workdir: Path) -> np.ndarray:
 
 @pytest.mark.slow
 def test_any_number_of_processes_is_the_same_run(processes, command, cfg, tmp_path):
-    """One process straight through, and a run that goes through 2, 1, 4 and 2 of them, two steps each, to its end."""
+    """One process straight through, and a run that goes through 4, 1 and 2 of them, to its end."""
     alone = changed(cfg, mesh={"data": 1})
     assert train(alone, tmp_path / "straight").finished
     straight, resumed = numbers(tmp_path / "straight"), tmp_path / "resumed"
     assert straight[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    for stop, count in ((2, 2), (4, 1), (6, 4), (8, 2)):
+    for stop, count in ((3, 4), (5, 1), (8, 2)):
         if count == 1:
             assert train(changed(alone, training={"stop_after": stop}), resumed).trained == 2
             continue
@@ -79,7 +79,7 @@ def test_any_number_of_processes_is_the_same_run(processes, command, cfg, tmp_pa
     one, many = (arrays(alone, folder, 8) for folder in (tmp_path / "straight", resumed))
     for name, leaf in one.items():
         np.testing.assert_allclose(many[name], leaf, rtol=0, atol=2e-5, err_msg=name)
-    assert len(list((resumed / "tensorboard").iterdir())) == 4, "one of them writes"
+    assert len(list((resumed / "tensorboard").iterdir())) == 3, "one of them writes"
 
     # The last two evaluated the run at its end, as one process does.
     [scored] = [json.loads(path.read_text()) for path in (resumed / "evaluation").glob("perplexity-8-*.json")]
