@@ -24,7 +24,7 @@ FEATURES: dict[str, tuple[Call, float]] = {
     "heads of 256, NVIDIA before 9.0": (replace(PLAIN, head_dim=256), 8.0),
     "NVIDIA before 8.0": (PLAIN, 7.5),
     "odd length": (replace(PLAIN, queries=1023, keys=1023), 9.0),
-    "packed documents, padding": (replace(PLAIN, segments=True), 9.0),
+    "packed documents, branches of a tree, padding": (replace(PLAIN, segments=True), 9.0),
     "positions of any order; a cache": (replace(PLAIN, queries=1, aligned=False, segments=True), 9.0),
     "a mask of the caller's own": (replace(PLAIN, mask=True), 9.0),
 }
