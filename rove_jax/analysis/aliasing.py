@@ -4,10 +4,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr, ndtri
 
 from rove_jax.analysis.pairs import Pairs, alike_pairs, check_scores, grouped_pairs, groups, held, near_pairs, one_way
+from rove_jax.analysis.product import check_finite
 from rove_jax.analysis.quantization import FRACTION_BITS, bin_probabilities, dtype_name
 from rove_jax.errors import require
 
@@ -165,6 +166,24 @@ def expected_attention_invariance(pairs: tuple[float | int, float | int], length
     return pairs[0] * pairs[1] / (length * (length - 1) / 2) / math.sqrt(1 - correlation**2)
 
 
+def same_scores(
+    first: Float[np.ndarray, "*batch T"],
+    second: Float[np.ndarray, "*batch T"],
+    dtype: str | None = None,
+    *,
+    tolerance: float | np.ndarray | None = None,
+) -> Bool[np.ndarray, "*batch T"]:
+    """Where two keys score the same in `dtype`, or within `tolerance`, a number or one for each batch index."""
+    one_way(dtype, tolerance)
+    require(np.shape(first) == np.shape(second), "second.shape", np.shape(second), f"must be {np.shape(first)}")
+    if dtype is not None:
+        return held(first, dtype) == held(second, dtype)
+    check_finite("scores", first)
+    check_finite("scores", second)
+    gap = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
+    return gap <= np.asarray(tolerance, np.float64)[..., None]
+
+
 def token_aliasing(
     first: Float[np.ndarray, " T"],
     second: Float[np.ndarray, " T"],
@@ -173,15 +192,8 @@ def token_aliasing(
     tolerance: float | None = None,
 ) -> TokenAliasing:
     """Distances at which two keys score the same in `dtype`, or within `tolerance` (theorem 4)."""
-    one_way(dtype, tolerance)
-    require(np.shape(first) == np.shape(second), "second.shape", np.shape(second), f"must be {np.shape(first)}")
-    if dtype is not None:
-        same = held(first, dtype) == held(second, dtype)
-    else:
-        check_scores(first)
-        check_scores(second)
-        same = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64)) <= tolerance
-    positions = np.flatnonzero(same)
+    check_scores(first)
+    positions = np.flatnonzero(same_scores(first, second, dtype, tolerance=tolerance))
     return TokenAliasing(len(positions), positions)
 
 

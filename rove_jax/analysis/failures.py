@@ -1,4 +1,9 @@
-"""The four failures, and whether the output shows them, in every head of a model."""
+"""The four failures, and whether the output shows them, in every head of a model.
+
+Scores come from JAX, in float32 and in chunks (`rope_scores`; the float64 reference is `rope_product`). A measure is
+a function of scores, of `inversion`, `aliasing` and `profile`, whichever of the two they come from: it sorts and counts
+on the host, for how many pairs and groups there are depends on the numbers, and XLA sorts more slowly than NumPy there.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,12 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Integer
 
-from rove_jax.analysis import aliasing, swap
+from rove_jax.analysis import aliasing, inversion, profile, swap
 from rove_jax.analysis.capture import Captured, effective_pairs, score_rotation, value_frequencies, value_pairing
-from rove_jax.analysis.inversion import inverted_halves, inverted_share, position_inversion, windows
-from rove_jax.analysis.moments import frequency_split
 from rove_jax.analysis.product import Coefficients, qk_coefficients, rope_scores
-from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name, quantize
+from rove_jax.analysis.quantization import FRACTION_BITS, dtype_name
 from rove_jax.config import Model
 from rove_jax.errors import UsageError, require
 from rove_jax.rotary import frequencies, logit_scale
@@ -90,7 +93,7 @@ def failure_rates(
                 asked = query[drawn.row, drawn.query]
                 keys = np.stack([key[drawn.row, drawn.first], key[drawn.row, drawn.second]])
                 pair = qk_coefficients(asked[None], keys, rotary.pairing, 2 * len(omega))
-                reach = windows(length, "near_far")[1][1]
+                reach = inversion.windows(length, "near_far")[1][1]
                 waves = np.asarray(rope_scores(pair.z, omega, reach, constant=pair.constant))
                 inside = waves[..., :length]
                 rates = score_rates(pair, inside, omega, dtype) | profile_rates(pair, waves, omega, length)
@@ -104,11 +107,9 @@ def failure_rates(
 def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype: str) -> dict[str, float]:
     """The rates that scores alone decide. `pair`: of two keys [2, P, h]; `waves`: their scores [2, P, M]."""
     length = waves.shape[-1]
-    inversions = inverted_halves(waves)
-    normal = position_inversion(pair.z, omega, length, method="normal")
+    inversions = inversion.inverted_halves(waves)
+    normal = inversion.position_inversion(pair.z, omega, length, method="normal")
     aliased = [aliasing.position_aliasing(wave, dtype) for wave in waves.reshape(-1, length)]
-    at_zero = np.real(pair.z).sum(-1) + pair.constant
-    margin = (waves[0] - waves[1]) * np.where(at_zero[0] < at_zero[1], -1, 1)[:, None]
     resolution = 2.0 ** -FRACTION_BITS[dtype_name(dtype)] * np.abs(pair.z).sum(-1).max(0)
     return {
         "position_inversion": float(inversions.mean()),
@@ -116,9 +117,9 @@ def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype:
         "position_inversion_normal": float(normal.mean()),
         "position_partner": float(np.mean([found.share for found in aliased])),
         "position_pairs": float(np.mean([found.pairs for found in aliased]) / (length * (length - 1) / 2)),
-        "token_inversion": float(np.mean(margin < 0)),
-        "token_aliasing": float(np.mean(quantize(waves[0], dtype) == quantize(waves[1], dtype))),
-        "token_aliasing_resolution": float(np.mean(np.abs(margin) <= resolution[:, None])),
+        "token_inversion": float(inversion.inverted_order(*waves).mean()),
+        "token_aliasing": float(aliasing.same_scores(*waves, dtype).mean()),
+        "token_aliasing_resolution": float(aliasing.same_scores(*waves, tolerance=resolution).mean()),
         "effective_pairs": float(effective_pairs(pair.z).mean()),
     }
 
@@ -130,13 +131,11 @@ def profile_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, leng
     order_error: P(S(far) > S(near)) beyond M. The semantic score, the share of distances that keep the order of two
     keys, is 1 - token_inversion.
     """
-    norm = np.linalg.norm(pair.z, axis=-1)
-    high = np.linalg.norm(np.where(frequency_split(omega, length).high, pair.z, 0), axis=-1)
-    near, far = (waves[..., slice(*window)] for window in windows(length, "near_far"))
+    near, far = (waves[..., slice(*window)] for window in inversion.windows(length, "near_far"))
     return {
-        "positional_score": float((np.abs(np.diff(waves[..., :length], axis=-1)).mean(-1) / norm).mean()),
-        "high_share": float((high / norm).mean()),
-        "order_error": float(inverted_share(near, far).mean()),
+        "positional_score": float(profile.step_sizes(waves[..., :length], pair.z).mean()),
+        "high_share": float(profile.high_share(pair.z, omega, length).mean()),
+        "order_error": float(inversion.inverted_share(near, far).mean()),
     }
 
 

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Complex, Float, Num
+from jaxtyping import Bool, Complex, Float, Num
 from scipy.special import ndtr
 
 from rove_jax.analysis.moments import window_moments
@@ -118,6 +118,17 @@ def token_margin(z1: Num[np.ndarray, "*batch h"], z2: Num[np.ndarray, "*batch h"
     return np.where(np.real(margin).sum(-1, keepdims=True) < 0, -margin, margin)
 
 
+def inverted_order(
+    first: Float[np.ndarray, "*batch M"], second: Float[np.ndarray, "*batch M"]
+) -> Bool[np.ndarray, "*batch M"]:
+    """Where the scores of two keys, at the distances 0..M - 1, are the other way about than at distance 0."""
+    fits = np.shape(first) == np.shape(second) and np.size(first) > 0
+    require(fits, "second.shape", np.shape(second), f"must be {np.shape(first)}, not empty")
+    check_finite("scores", first)
+    check_finite("scores", second)
+    return np.where(first[..., :1] < second[..., :1], first > second, first < second)
+
+
 def phase_aligned_reference(z: Num[np.ndarray, "*batch h"]) -> Complex[np.ndarray, "*batch h"]:
     """The key that theory compares with (theorem 3): the same amplitudes, phases 0. complex128."""
     return np.abs(z).astype(np.complex128)
@@ -147,14 +158,14 @@ def token_inversion(
         share = closed_token_inversion(len(frequencies), base, length)
         return TokenInversion(np.full(margin.shape[:-1], share), None, None)
     added = added_constant(constant, margin.shape[:-1])
-    sign = np.where(np.real(margin).sum(-1) + added < 0, -1.0, 1.0)
-    margin, added = margin * sign[..., None], added * sign
     if method == "normal":
         moments = window_moments(margin, frequencies, 0, length)
-        return TokenInversion(below_zero(moments.mean + added, moments.sd), None, None)
+        sign = np.where(np.real(margin).sum(-1) + added < 0, -1.0, 1.0)
+        return TokenInversion(below_zero(sign * (moments.mean + added), moments.sd), None, None)
     if method != "empirical":
         raise UsageError(f"method = {method!r}: must be empirical, normal or closed")
-    flipped = rope_product(margin, frequencies, np.arange(length), constant=added) < 0
+    difference = rope_product(margin, frequencies, np.arange(length), constant=added)
+    flipped = inverted_order(difference, np.zeros_like(difference))
     running = np.cumsum(flipped, -1) / np.arange(1, length + 1)
     return TokenInversion(running[..., -1], np.where(flipped.any(-1), flipped.argmax(-1), -1), running)
 

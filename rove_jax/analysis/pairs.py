@@ -51,11 +51,11 @@ class Pairs(NamedTuple):
         return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
-def one_way(dtype: str | None, tolerance: float | None) -> None:
+def one_way(dtype: str | None, tolerance: float | np.ndarray | None) -> None:
     """Raise `UsageError` unless exactly one of the two is given, and a tolerance is none below 0."""
     if (dtype is None) == (tolerance is None):
         raise UsageError(f"dtype = {dtype!r}, tolerance = {tolerance!r}: give one of the two")
-    require(tolerance is None or tolerance >= 0, "tolerance", tolerance, "must be at least 0")
+    require(tolerance is None or bool(np.all(np.asarray(tolerance) >= 0)), "tolerance", tolerance, "must be at least 0")
 
 
 def check_scores(scores: np.ndarray) -> None:
@@ -65,9 +65,10 @@ def check_scores(scores: np.ndarray) -> None:
     check_finite("scores", scores)
 
 
-def held(scores: Float[np.ndarray, " T"], dtype: str) -> Float[np.ndarray, " T"]:
+def held(scores: Float[np.ndarray, "*batch T"], dtype: str) -> Float[np.ndarray, "*batch T"]:
     """`quantize`d scores; raises `UsageError` where they leave the range of `dtype` (all infinite ones are equal)."""
-    check_scores(scores)
+    require(np.size(scores) > 0, "scores.shape", np.shape(scores), "must not be empty")
+    check_finite("scores", scores)
     values = quantize(scores, dtype)
     require(bool(np.isfinite(values).all()), "scores", float(np.max(np.abs(scores))), f"are not all finite in {dtype}")
     return values
@@ -75,6 +76,7 @@ def held(scores: Float[np.ndarray, " T"], dtype: str) -> Float[np.ndarray, " T"]
 
 def groups(scores: Float[np.ndarray, " T"], dtype: str) -> Int[np.ndarray, " T"]:
     """A number for each distance, the same where the scores are the same in `dtype`: int64 [T], small ones."""
+    check_scores(scores)
     values = held(scores, dtype)
     if dtype_name(dtype) == "float32":
         return np.unique(values, return_inverse=True)[1].reshape(-1)

@@ -41,19 +41,27 @@ def profiler(
     """
     check_pairs(z, frequencies)
     require(length >= 2, "length", length, "must be at least 2")
-    norm = np.asarray(nonzero_norm(z))
-    steps = np.abs(np.diff(rope_product(z, frequencies, np.arange(length)), axis=-1)) / norm[..., None]
-    high = frequency_split(frequencies, length).high
-    semantic: Rates = np.full(norm.shape, np.nan)
+    steps = step_sizes(rope_product(z, frequencies, np.arange(length)), z)
+    semantic: Rates = np.full(np.shape(z)[:-1], np.nan)
     if margin is not None:
         semantic = 1.0 - token_inversion(margin, frequencies, length, constant=constant).probability
     return Profile(
         steps,
         steps.mean(-1),
         semantic,
-        np.linalg.norm(np.where(high, z, 0), axis=-1) / norm,
+        high_share(z, frequencies, length),
         position_inversion(z, frequencies, length, scheme="near_far"),
     )
+
+
+def step_sizes(scores: Float[np.ndarray, "*batch M"], z: Num[np.ndarray, "*batch h"]) -> Float[np.ndarray, "*batch m"]:
+    """g(m) = |S(m + 1) - S(m)| / ||z|| of scores at the distances 0..M - 1: [..., M - 1]."""
+    return np.abs(np.diff(scores, axis=-1)) / np.asarray(nonzero_norm(z))[..., None]
+
+
+def high_share(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"], length: int) -> Rates:
+    """r_H, the share of ||z|| in pairs that turn at least once over `length`: float64 [...]."""
+    return np.linalg.norm(np.where(frequency_split(frequencies, length).high, z, 0), axis=-1) / nonzero_norm(z)
 
 
 def expected_step(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"]) -> Rates:
