@@ -85,7 +85,7 @@ def test_what_is_no_result_file_is_refused(tmp_path):
             results.read(path)
 
 
-def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
+def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--out = .*cannot be written there"):
         results.check_writable(tmp_path / "file" / "out.json", "--out")
@@ -95,6 +95,10 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path):
     assert results.beside(tmp_path / "new" / "out.json", ".png", "--out", "figures") == tmp_path / "new" / "out.png"
     with pytest.raises(UsageError, match="--out = .*is where the figures go"):
         results.beside(tmp_path / "out.png", ".png", "--out", "figures")
+    with pytest.raises(UsageError, match="cannot be written there"):
+        results.beside(tmp_path / "file" / "out.json", ".png", "--out", "figures")
+    monkeypatch.setattr(results, "is_writer", lambda: False)  # who writes nothing need not be able to
+    assert results.beside(tmp_path / "file" / "out.json", ".png", "--out", "figures").name == "out.png"
     with pytest.raises(UsageError, match=r"--out = '\.': is a folder"):
         results.beside(Path(), ".png", "--out", "figures")
     assert list((tmp_path / "new").iterdir()) == []

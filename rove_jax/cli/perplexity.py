@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     opened = runs.open_run(arguments.workdir, step=arguments.step)
     asked = protocol(opened.config, arguments)
-    if arguments.out is not None:
+    if arguments.out is not None and is_writer():
         results.check_writable(arguments.out, "--out")
     if arguments.out is None:
         document, path = runs.stored_perplexity(opened, asked, everywhere())

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.evaluation.processes import everywhere, progress
 
     require(arguments.samples >= 1, "--samples", arguments.samples, "must be at least 1")
-    if arguments.out is not None:
+    if arguments.out is not None and is_writer():
         results.check_writable(arguments.out, "--out")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
     kind = opened.config.data.source

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import shlex
 from pathlib import Path
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"suite: nothing to measure; give one or more of {', '.join(f'--{name}' for name in JOBS)}")
     if storage.remote(storage.place(arguments.out)):
         raise UsageError(f"--out = {str(arguments.out)!r}: a report needs a folder on a disk; give a path there")
-    for name in ("report.md", "report.html", MANIFEST):
+    for name in ("report.md", "report.html", MANIFEST) if is_writer() else ():
         results.check_writable(arguments.out / name, "--out")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
     alike = compare.COMPARABLE if "perplexity" in asked else () if set(asked) == {"core"} else compare.TOKENS
@@ -62,12 +63,19 @@ def run(arguments: argparse.Namespace) -> None:
     check_lengths(asked.get("perplexity", ""), opened, [job[4] for job in jobs if job[1] == "perplexity"])
     if is_writer():
         results.write(arguments.out / MANIFEST, done)  # whose the folders are, for whoever goes on after a kill
+    contents = of_first({job[1]: contents_of(job[1], job[4]) for job in jobs} if is_writer() else None)
     found: Results = {}
-    for name, kind, file, words, parsed, provenance in jobs:
+    for number, (name, kind, file, words, parsed, provenance) in enumerate(jobs, 1):
         what = {"job": [kind, *options_of(kind, asked[kind])], **{field: provenance[field] for field in results.SAME}}
-        if of_first(done.get(file) != what or not (arguments.out / file).is_file()):
-            if is_writer():
-                print(f"\npython -m eval {shlex.join(words)}\n", flush=True)
+        what["contents"] = contents[kind]
+        known, title = done.get(file), f"job {number} of {len(jobs)}: {kind} of {provenance['run']}"
+        if of_first(known == what and (arguments.out / file).is_file()):
+            say(f"{title}, measured before")
+        else:
+            say(f"\n{title}\npython -m eval {shlex.join(words)}\n")
+            if is_writer() and known and known.get("contents") not in (None, contents[kind]):
+                say("the files behind its options have changed since it was measured; it begins anew")
+                begin_anew(done, file, arguments.out)
             parsed.run(parsed)
             done[file] = what
             if is_writer():
@@ -76,6 +84,50 @@ def run(arguments: argparse.Namespace) -> None:
             found.setdefault(name, {})[kind] = Result(results.read(arguments.out / file), file)
     if is_writer():
         write(found, arguments.out)
+
+
+def say(line: str) -> None:
+    """Print a line, of the first process alone."""
+    from rove_jax.distributed import is_writer
+
+    if is_writer():
+        print(line, flush=True)
+
+
+def contents_of(kind: str, parsed: argparse.Namespace) -> dict[str, str]:
+    """Digests of what the paths among a job's options lead to, by option: it may change while the path does not.
+
+    A dataset of TFDS is known by its name and version. What is not there is for the job to refuse.
+    """
+    from rove_jax.data import sources
+    from rove_jax.data.prepared import MANIFEST as DATASET
+    from rove_jax.evaluation.core.files import Files
+
+    if kind == "core":
+        return {"--data": Files(parsed.data).digest()}
+    found = {}
+    for option in {"ruler": ("squad", "hotpotqa", "haystack"), "perplexity": ("text",)}.get(kind, ()):
+        name = getattr(parsed, option)
+        if name is None or name == "sotu" or str(name).startswith("tfds:"):
+            continue
+        path = storage.place(name)
+        if (path / DATASET).is_file():  # which has the fingerprint of the data
+            path = path / DATASET
+        if path.is_dir():
+            found[f"--{option}"] = sources.files(path).fingerprint()
+        elif path.is_file():
+            found[f"--{option}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def begin_anew(done: dict[str, Any], file: str, folder: Path) -> None:
+    """Forget a result and its records, which are of something else than is to be measured."""
+    from rove_jax.evaluation import results
+
+    del done[file]
+    results.write(folder / MANIFEST, done)
+    for suffix in (".records.jsonl", ".jsonl"):
+        (folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def check_lengths(options: str, opened: list[Any], parsed: list[Any]) -> None:

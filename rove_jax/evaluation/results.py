@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from rove_jax import storage
+from rove_jax.distributed import is_writer
 from rove_jax.errors import RunError, UsageError, require
 from rove_jax.training.run_folder import versions
 
@@ -90,11 +91,15 @@ def check_writable(path: Path, name: str) -> None:
 
 
 def beside(path: Path, suffix: str, name: str, what: str) -> Path:
-    """Where `what` goes: `path` with another suffix. Raises as `check_writable` does for both, or if both are one."""
-    check_writable(path, name)
+    """Where `what` goes: `path` with another suffix. Raises if both are one, and as `check_writable` does for both, in
+    the first process, which writes."""
+    writes = is_writer()
+    if writes:
+        check_writable(path, name)
     other = path.with_suffix(suffix)
     require(other != path, name, str(path), f"is where the {what} go; end it in .json")
-    check_writable(other, name)
+    if writes:
+        check_writable(other, name)
     return other
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rove_jax.errors import UsageError
-from rove_jax.evaluation.core.tasks import Task
+from rove_jax.evaluation.core.tasks import TASKS, Task
 
 FOLDERS = ("", "eval_data", "eval_bundle/eval_data", "local_data", "eval/local_data", "scripts/eval/local_data")
 """Where the folders of the tasks may lie: by themselves, in nanochat's bundle, in llm-foundry."""
@@ -67,6 +67,11 @@ class Files:
             except OSError as error:
                 raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
         return None
+
+    def digest(self) -> str:
+        """SHA-256 of the files of all tasks that are there."""
+        found = {task.file: hashlib.sha256(content).hexdigest() for task in TASKS if (content := self.find(task.file))}
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
     def load(self, task: Task) -> TaskFile | None:
         """The rows of `task`; None if its file is missing. Raises `UsageError` naming a line that is no row of it."""
