@@ -97,11 +97,11 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypa
         results.beside(tmp_path / "out.png", ".png", "--out", "figures")
     with pytest.raises(UsageError, match="cannot be written there"):
         results.beside(tmp_path / "file" / "out.json", ".png", "--out", "figures")
-    monkeypatch.setattr(results, "is_writer", lambda: False)  # who writes nothing need not be able to
-    assert results.beside(tmp_path / "file" / "out.json", ".png", "--out", "figures").name == "out.png"
     with pytest.raises(UsageError, match=r"--out = '\.': is a folder"):
         results.beside(Path(), ".png", "--out", "figures")
     assert list((tmp_path / "new").iterdir()) == []
+    monkeypatch.setattr(results, "is_writer", lambda: False)  # who writes nothing need not be able to
+    assert results.beside(tmp_path / "file" / "out.json", ".png", "--out", "figures").name == "out.png"
 
 
 def test_tables_are_aligned_markdown():
