@@ -128,7 +128,11 @@ def test_order_batch_size_and_sharing_do_not_matter(params, one, expected, monke
 
 
 def test_a_prefix_is_read_once(params):
-    forest = packing.trees(requests())
+    mine = requests()
+    forest = packing.trees(mine)
+    for tree in forest:
+        asked = [span.request for part in (tree, *tree.branches) for span in part.spans]
+        assert len({id(mine[place].context) for place in asked}) == 1, "questions that hardly share anything stay apart"
     read = sum(len(tree.prefix) + sum(len(branch.tokens) for branch in tree.branches) for tree in forest)
     alone = sum(len(r.context) + len(r.continuation) - 1 for r in requests())
     assert read < 0.7 * alone
