@@ -108,7 +108,8 @@ def trees(requests: Sequence[Request], shares: bool = True) -> list[Tree]:
         if groups and shares:
             members, common, longest = groups[-1]
             both, longest = min(common, shared(requests[members[0]], request)), max(longest, request.size)
-            if both >= longest / 2:
+            # Joined, each choice repeats what its question has beyond `both`; apart, each question repeats `both`.
+            if both >= max(longest / 2, common * (1 - 1 / len(members))):
                 members.append(place)
                 groups[-1] = members, both, longest
                 continue
