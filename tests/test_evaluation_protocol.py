@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rove_jax.config import Data, Model, Rotary, Scaling
+from rove_jax.data import tokenizers
 from rove_jax.data.prepared import Document, Documents
 from rove_jax.errors import UsageError
 from rove_jax.evaluation import runs
@@ -143,7 +144,8 @@ def test_all_splits_together_are_one_list():
 
 def test_other_text_than_the_runs_is_found_by_what_it_is(tmp_path):
     """In the tokens of the run, whatever context length it was prepared for; changed text is another text."""
-    run = SimpleNamespace(config=SimpleNamespace(data=Data(context_length=8, cache=str(tmp_path / "cache"))))
+    config = SimpleNamespace(data=Data(context_length=8, cache=str(tmp_path / "cache")))
+    run = SimpleNamespace(config=config, tokenizer=tokenizers.ByteTokenizer())
     books = tmp_path / "books"
     books.mkdir()
     for place in range(4):
@@ -170,3 +172,16 @@ def test_other_text_than_the_runs_is_found_by_what_it_is(tmp_path):
         runs.documents_of(run, Protocol((32,), text=str(short), split="all"))
     with pytest.raises(UsageError, match="no such file or folder"):
         runs.open_text(run, str(tmp_path / "none"))
+
+
+def test_a_single_file_is_one_document(tmp_path):
+    """Also alone in a folder; for training its end is held out, and one may ask for that."""
+    config = SimpleNamespace(data=Data(context_length=8, cache=str(tmp_path / "cache")))
+    run, path = SimpleNamespace(config=config, tokenizer=tokenizers.ByteTokenizer()), tmp_path / "text" / "book.txt"
+    path.parent.mkdir()
+    path.write_text(text := "a line of a book\n" * 40)
+    for name in (path, path.parent):
+        [document], fingerprint = runs.documents_of(run, Protocol((512,), text=str(name), split="all"))
+        assert document.id == "book.txt" and bytes(document.tokens.tolist()).decode() == text
+    [part], other = runs.documents_of(run, Protocol((32,), text=str(path), split="validation"))
+    assert text.endswith(bytes(part.tokens.tolist()).decode()) and len(part.tokens) < 100 and other != fingerprint

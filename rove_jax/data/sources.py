@@ -56,20 +56,20 @@ def state_of_the_union() -> Source:
     return TextFiles("sotu", paths, held_out)
 
 
-def files(path: Path, share: float | None = None) -> Source:
+def files(path: Path, share: float | None = None, *, whole: bool = False) -> Source:
     """A text file, or every .txt and .md file below a folder (`folders.below`); ids are paths from there.
 
-    share: of the documents of a folder, how many are held out (`hashed_out`).
+    share: of the documents of a folder, how many are held out (`hashed_out`). whole: as in `OneFile`.
     """
     if path.is_file():
-        return OneFile(path)
+        return OneFile(path, whole)
     if not path.is_dir():
         raise UsageError(f"data.path = {str(path)!r}: no such file or folder")
     paths = {id: path / id for id in below(path, TEXT_SUFFIXES)}
     if not paths:
         raise UsageError(f"data.path = {str(path)!r}: no {' or '.join(TEXT_SUFFIXES)} file in this folder")
     if len(paths) == 1:
-        return OneFile(*paths.values())
+        return OneFile(*paths.values(), whole)
     held_out = hashed_out(paths, share)
     return TextFiles(title(path.resolve().name), paths, [id for id in paths if id in held_out])
 
@@ -96,16 +96,22 @@ class TextFiles:
 
 
 class OneFile:
-    """A single file, which is two documents: its first nine tenths train, the rest, from a new line, is held out."""
+    """A single file, which is two documents: its first nine tenths train, the rest, from a new line, is held out.
+
+    `whole`: it is one, for what does not train.
+    """
 
     whole_from = 0
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, title(path.stem)
+    def __init__(self, path: Path, whole: bool = False) -> None:
+        self.path, self.name, self.whole = path, title(path.stem), whole
         self.units: Sequence[Unit] = [Unit(path.name, path.stat().st_size)]
 
     def documents(self, unit: int = 0) -> Iterator[Text]:
         text = read(self.path)
+        if self.whole:
+            yield Text("validation", self.path.name, text)
+            return
         cut = len(text) * 9 // 10
         cut = text.rfind("\n", len(text) * 8 // 10, cut) + 1 or cut
         yield Text("train", self.path.name, text[:cut])

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from rove_jax import storage, zoo
 from rove_jax.config import Config, Data, fingerprint, to_dict
-from rove_jax.data import prepare, tokenizers
+from rove_jax.data import prepare, sources, tokenizers
 from rove_jax.data.prepared import MANIFEST, Document
 from rove_jax.distributed import is_writer
 from rove_jax.errors import require
@@ -117,6 +117,15 @@ def open_text(run: Run, text: str) -> prepare.Prepared:
     return prepare.ensure(Data(source="files", path=text, **common), progress=True)
 
 
+def one_file(text: str) -> sources.OneFile | None:
+    """A text that is a single file and not too large to be read at once: it is one document, with nothing held out."""
+    path = storage.place(text) if not text.startswith("tfds:") else None
+    if path is None or storage.remote(path) or (path / MANIFEST).is_file():
+        return None
+    source = sources.files(path, whole=True)
+    return source if isinstance(source, sources.OneFile) and source.units[0].bytes <= prepare.SMALL else None
+
+
 def default_split(text: str) -> Split:
     """Which documents of another text are measured on: those held out of a prepared folder, else all."""
     prepared_folder = not text.startswith("tfds:") and (storage.place(text) / MANIFEST).is_file()
@@ -125,6 +134,10 @@ def default_split(text: str) -> Split:
 
 def documents_of(run: Run, protocol: Protocol) -> tuple[list[Document], str]:
     """(the documents that `protocol` is measured on, the fingerprint of the data they are from)."""
+    file = one_file(protocol.text) if protocol.text is not None and protocol.split == "all" else None
+    if file is not None:
+        found = [Document(text.id, run.tokenizer.encode(text.text)) for text in file.documents()]
+        return choose(found, protocol), file.fingerprint()
     data = open_data(run) if protocol.text is None else open_text(run, protocol.text)
     if protocol.split == "all":
         return choose(Together(data.documents("train"), data.documents("validation")), protocol), data.fingerprint
@@ -186,7 +199,7 @@ def stored_perplexity(run: Run, protocol: Protocol, mesh: Mesh | None = None) ->
     """The same with the file it is in: found in the run folder if measured before, else measured and stored there."""
     first, agreed = (True, lambda value: value) if mesh is None else (is_writer(), of_first)
     folder = run.workdir / FOLDER
-    source = "" if protocol.text is None else open_text(run, protocol.text).fingerprint
+    source = "" if protocol.text is None else documents_of(run, protocol)[1]
     settings = settings_of(protocol, source)
     found = results.find(folder, "perplexity", run.provenance, settings) if first else None
     known = agreed(found and (found[0], found[1].name))

@@ -60,9 +60,8 @@ def load(name: str) -> Essay:
         found = sources.state_of_the_union().documents()
         text = "\n".join(document[-1] for document in found if document[0] == "validation")
         return Essay(name, NOTE.sub(" ", text))
-    source = sources.files(Path(name).expanduser())
-    between = "" if isinstance(source, sources.OneFile) else "\n"  # one file is cut in two, maybe within a word
-    found = Essay(source.name, between.join(document[-1] for document in source.documents()))
+    source = sources.files(Path(name).expanduser(), whole=True)
+    found = Essay(source.name, "\n".join(document[-1] for document in source.documents()))
     if len(found.words) < FEWEST:
         raise UsageError(
             f"--haystack = {name!r}: has {len(found.words)} words, which would be repeated over and over; give a text "
