@@ -139,12 +139,17 @@ def model_swaps(
     """
     model = compute_config(cfg, params, batch=1, length=tokens_bt.shape[1])
 
+    known: dict[tuple[int, bytes], np.ndarray] = {}  # of a query, several swaps start from one text
+
     def logits(place: Places, order: tuple[int, int] = (0, 1)) -> np.ndarray:
         # One text at a time through one program: what is not changed is the same to the last bit.
         text = np.array(tokens_bt[place.row : place.row + 1], np.int32)
         at = np.array([place.first, place.second])
         text[0, at] = text[0, at[list(order)]]
-        return np.asarray(_logits(model, params, text, place.query))
+        asked = place.query, text.tobytes()
+        if asked not in known:
+            known[asked] = np.asarray(_logits(model, params, text, place.query))
+        return known[asked]
 
     records = []
     for place in places:
