@@ -5,9 +5,11 @@ import json
 import struct
 
 import pytest
+import tiny_runs
 
 from rove_jax.errors import UsageError
 from rove_jax.training import metrics
+from rove_jax.training.journal import Journal
 from rove_jax.training.metrics import Clock, Metrics, Progress
 
 
@@ -84,6 +86,13 @@ def test_outside_a_terminal_a_line_comes_now_and_then(monkeypatch):
         "step 80/100",
         "step 100/100",
     ]
+
+
+@pytest.mark.parametrize(("stop_after", "total"), [(None, 100), (40, 40), (400, 100)])
+def test_the_time_left_is_that_to_where_training_pauses(stop_after, total, tmp_path):
+    cfg = tiny_runs.settings(tiny_runs.SETTINGS.data, training={"steps": 100, "stop_after": stop_after})
+    with Journal(tmp_path, cfg, 0, writer=False) as journal:
+        assert journal.progress.steps == total and journal.steps == 100
 
 
 def test_a_terminal_gets_a_bar(monkeypatch):

@@ -16,7 +16,8 @@ class Journal:
         self.every, self.steps = settings.training.log_every, settings.training.steps
         self.tokens_per_step = settings.training.batch_size * settings.data.context_length
         self.metrics = Metrics(workdir, step=step) if writer else None
-        self.progress = Progress(step=step, steps=self.steps, shown=writer)
+        end = min(self.steps, settings.training.stop_after or self.steps)
+        self.progress = Progress(step=step, steps=end, shown=writer)
         self.clock = Clock(step)
 
     def fetch(self, feed: Feed, step: int) -> jax.Array | None:

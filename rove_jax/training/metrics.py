@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from rove_jax import storage
+from rove_jax import distributed, storage
 from rove_jax.errors import RunError, UsageError
 
 FILE = "metrics.jsonl"
@@ -134,7 +134,10 @@ class Clock:
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line now and then, since a log file does not want a thousand of them."""
+    """A bar on a terminal; elsewhere a line now and then, since a log file does not want a thousand of them.
+
+    `steps`: those at which this call ends.
+    """
 
     SECONDS = 10.0
     """Between two lines outside a terminal."""
@@ -149,7 +152,13 @@ class Progress:
         self.lines = shown and not self.bars
         layout = "{desc} {n_fmt}/{total_fmt} |{bar}| {postfix} [{elapsed}, {remaining} left]"
         self.bar = tqdm(
-            initial=step, total=steps, desc="step", bar_format=layout, file=self.stream, disable=not self.bars
+            initial=step,
+            total=steps,
+            desc="step",
+            bar_format=layout,
+            file=self.stream,
+            disable=not self.bars,
+            **distributed.screen(),
         )
 
     def show(
