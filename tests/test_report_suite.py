@@ -1,78 +1,26 @@
 """The report over several evaluations: every number is what its cell says, at the place in the file that it names."""
 
-import html.parser
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from PIL import Image
-from test_report import document as perplexity
+from report_cases import two_runs
 
 from rove_jax.cli import eval as command
 from rove_jax.cli.suite import check_lengths, claim
 from rove_jax.config import Config, Evaluation
 from rove_jax.errors import UsageError
-from rove_jax.report import figures, page, paper, suite, tasks
-from rove_jax.report.cells import Cell, Result, Table
-
-
-def of(variant: str, kind: str, results: list, **settings) -> dict:
-    return {**perplexity(variant, 0.0), "kind": kind, "settings": settings, "results": results}
-
-
-def core(variant: str, right: float, labels=("copa", "piqa")) -> dict:
-    tasks = [
-        {
-            "task": label,
-            "examples": 4,
-            "accuracy": right,
-            "standard_error": 0.25,
-            "centered": {"v1": 2 * right - 1, "v2": 2 * right - 1},
-        }
-        for label in labels
-    ]
-    record = {"core_partial": 2 * right - 1, "standard_error": 0.3, "baselines": "v1", "tasks": tasks}
-    return of(variant, "core", [record], protocol="nanochat", overlong="truncate", max_examples=4)
-
-
-def ruler(variant: str, nll: float, lengths=(512, 4096)) -> dict:
-    rows = [
-        {
-            "published_task": task,
-            "group": group,
-            "length": length,
-            "scaling": "none",
-            "form": "small" if length == 512 else "published",
-            "questions": None,
-            "nll": nll + length / 1000 + place,
-            "standard_error": 0.5,
-        }
-        for length in lengths
-        for place, (task, group) in enumerate([("niah_single_1", "NIAH"), ("niah_single_2", "NIAH"), ("vt", "VT")])
-    ]
-    return of(variant, "ruler", rows, lengths=list(lengths), scalings=["none"], samples=5, texts={})
-
-
-def index(variant: str, accuracy: float) -> dict:
-    row = {"variant": "list", "length": 64, "scaling": "none", "accuracy": accuracy, "interval": [0.1, 0.9]}
-    return of(variant, "index", [row], samples=10)
+from rove_jax.evaluation.intervals import paired
+from rove_jax.report import paper, suite
+from rove_jax.report import ruler as ruler_tables
+from rove_jax.report.cells import Results, Table
 
 
 @pytest.fixture
-def found() -> dict:
-    """Two runs with every evaluation."""
-    made = {}
-    for name, variant, better in (("1_a", "rope", 0.0), ("2_b", "rove", 0.25)):
-        documents = {
-            "perplexity": perplexity(variant, -better),
-            "core": core(variant, 0.5 + better),
-            "ruler": ruler(variant, 3.0 - better),
-            "index": index(variant, 0.25 + better),
-        }
-        made[name] = {kind: Result(d, f"results/{name}/{kind}.json") for kind, d in documents.items()}
-    return made
+def found() -> Results:
+    return two_runs()
 
 
 def looked_up(document: dict, place: str):
@@ -88,13 +36,19 @@ def test_every_number_is_at_the_place_its_cell_names(found):
     seen = 0
     for table in suite.make(found):
         assert all(len(row) == len(table.header) for row in table.rows), table.title
+        if " relative to " in table.title:
+            continue  # made of two files; see below
         for row in table.rows:
             for cell in row[1:]:
-                if cell.place.endswith("their mean"):
+                if cell.place == "provenance.created":
+                    assert cell.file in files
+                elif cell.place.endswith("their mean"):
                     places = [int(n) for n in re.findall(r"\d+", cell.place)]
                     values = [files[cell.file]["results"][n]["nll"] for n in places]
+                    if len(values) == 3:  # of NIAH, which has two tasks, and VT
+                        values = [(values[0] + values[1]) / 2, values[2]]
                     assert float(cell.text) == pytest.approx(sum(values) / len(values), abs=0.005) and len(values) < 3
-                elif cell.file and not cell.place.endswith("documents"):
+                elif cell.file:
                     value = looked_up(files[cell.file], cell.place)
                     if value is not None:
                         assert float(cell.text.split()[0].rstrip("*")) == pytest.approx(value, rel=0.01, abs=0.005)
@@ -106,15 +60,18 @@ def test_every_number_is_at_the_place_its_cell_names(found):
 def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(found):
     tables = {table.title.split(" (")[0]: table for table in suite.make(found)}
     assert not any(row[0].text.startswith("paper") for row in tables["Core and perplexity"].rows)
-    assert "another unit" in tables["Core and perplexity"].note
+    assert "another unit" in tables["Core and perplexity"].cautions[-1]
     for kinds in found.values():
         kinds["perplexity"].document["provenance"]["tokenizer"] = "gpt2"
     tables = {table.title.split(" (")[0]: table for table in suite.make(found)}
     table = tables["Core and perplexity"]
     by_name = {row[0].text: dict(zip(table.header, row)) for row in table.rows}
     assert by_name["paper, 354M RoVE, YaRN"]["PPL 16384"].text == "124.82"
+    assert {row[0].text for row in table.rows if not any(cell.file for cell in row)} == {
+        f"paper, {line.scale} {line.method}" for line in paper.CORE_AND_PERPLEXITY
+    }
     assert by_name["paper, 354M RoVE"]["Core"].text == "0.1856" and by_name["paper, 124M RoPE"]["PPL 2048"].text == "-"
-    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in table.note
+    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in table.cautions
     ruler = {row[0].text: dict(zip(tables["RULER"].header, row)) for row in tables["RULER"].rows}
     assert ruler["mean NIAH"]["4096 paper, 354M RoVE, YaRN"].text == "3.63"
     assert ruler["niah_single_1"]["4096 paper, 354M RoVE, YaRN"].text == ""
@@ -122,66 +79,83 @@ def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(
 
 
 def test_every_table_says_how_much_was_asked(found):
-    notes = {table.title.split(" (")[0]: table.note for table in suite.make(found)}
+    notes = {t.title.split(" (")[0]: " ".join([t.note, *t.cautions]) for t in suite.make(found)}
     for title in ("Core and perplexity", "Perplexity of the last tokens", "Perplexity relative to RoPE"):
-        assert "2 validation documents, mode first_n" in notes[title]
+        assert "2 validation documents (400 tokens at each length), mode first_n" in notes[title]
     assert "mean over 5 samples of each task" in notes["RULER"]
-    assert "10 lists of each length" in notes["The k-th element of a list"]
+    assert "8 lists of each length" in notes["The k-th element of a list"]
+    assert "4 rows of each task at most" in notes["Core by task"]
+    assert notes["Core by task"].count("longer than the training length") == 1, "the same of both runs, said once"
     found["2_b"]["ruler"].document["settings"]["samples"] = 7
-    assert "mean over 5 or 7 samples" in tasks.ruler(found, {"1_a": "A", "2_b": "B"}).note
+    table = ruler_tables.by_task(found, {"1_a": "A", "2_b": "B"})
+    assert table is not None and "mean over 5 or 7 samples" in table.note
 
 
 def test_a_part_of_core_never_reads_as_core(found):
-    [row, *_] = suite.make(found)[0].rows
+    [row, *_] = next(table for table in suite.make(found) if table.title.startswith("Core and")).rows
+    assert row[1].spread == "[-0.200, 0.100]"
     assert row[1].text.endswith("(2 of 22 tasks)") and row[1].place == "results[0].core_partial"
 
 
-class Links(html.parser.HTMLParser):
-    """The links and images of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links, self.images = [], []
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        if tag == "a":
-            self.links.append((attributes["href"], attributes["title"]))
-        if tag == "img":
-            self.images.append(attributes["src"])
+def named(found: dict) -> dict[str, Table]:
+    return {table.title.split(" (")[0]: table for table in suite.make(found)}
 
 
-def test_the_page_needs_nothing_but_itself_and_leads_to_the_files(found, tmp_path):
-    names = figures.draw(found, tmp_path)
-    assert names == ["perplexity.png", "ruler.png", "core.png"]
-    for name in names:
-        assert Image.open(tmp_path / name).width > 800
-    tables = suite.make(found)
-    reader = Links()
-    reader.feed(page.page(found, tables, tmp_path))
-    assert len(reader.images) == 3 and all(source.startswith("data:image/png;base64,") for source in reader.images)
-    cells = [(c.file, f"{c.file}: {c.place}") for t in tables for row in t.rows for c in row if c.file]
-    assert reader.links == cells and len(cells) > 40
-    fewer = {name: {"core": kinds["core"]} for name, kinds in found.items()}
-    assert figures.draw(fewer, tmp_path) == ["core.png"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["core.csv", "core.png", "core.svg"], "no older ones"
-    text = suite.markdown(tables)
-    assert text.count("\n## ") == len(tables) and "![Core by task](core.png)" in text
+def test_runs_are_compared_on_what_both_answered(found):
+    tables = named(found)
+    core_rows = {row[0].text: row[1] for row in tables["Core relative to RoPE"].rows}
+    _, (low, high) = paired([True] * 2 + [False] * 2, [True] * 3 + [False])
+    assert core_rows["copa"].whole == f"+0.250 [{low:.2f}, {high:.2f}]"
+    assert core_rows["score"].text == "+0.5000 (2 of 22 tasks)", "of centered accuracies, whose baseline is a half"
+    away = np.sqrt(2) * (0.25 - low)
+    assert core_rows["score"].spread.startswith(f"[{0.5 - away:.3f}, ")
+    rows = {row[0].text: row[1] for row in tables["RULER relative to RoPE"].rows}
+    # Every sample is easier by the same, so there is no doubt, however much samples differ.
+    assert rows["vt"].whole == rows["mean NIAH"].whole == rows["mean of groups"].whole == "-0.25 [-0.25, -0.25]"
+    [row] = tables["The k-th element relative to RoPE"].rows
+    _, (low, high) = paired([True] * 2 + [False] * 6, [True] * 4 + [False] * 4)
+    assert row[1].whole == f"+0.25 [{low:.2f}, {high:.2f}]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "complaint"),
+    [
+        ("core", lambda d: d["results"][0]["tasks"][0]["outcomes"].update({"": "01"}), "RoVE, copa: other questions"),
+        ("ruler", lambda d: d["settings"].update(seed=1), "RoVE: other samples than the first run's"),
+        ("index", lambda d: d["results"][0].update(places=[0] * 8), "RoVE, list, 64: other lists"),
+        (
+            "core",
+            lambda d: d["provenance"].pop("config"),
+            "1_a/.*: an earlier version made it|2_b/.*: an earlier version",
+        ),
+    ],
+)
+def test_runs_that_were_asked_other_things_are_not_compared(found, kind, change, complaint):
+    change(found["2_b"][kind].document)
+    with pytest.raises(UsageError, match=complaint):
+        suite.make(found)
+
+
+def test_the_runs_are_told_with_what_they_differ_in(found):
+    for kinds in found.values():
+        for result in kinds.values():
+            result.document["provenance"] |= {"steps": 150, "created": "2026-12-01T00:00:00+00:00"}
+    runs, differ, *_ = suite.make(found)
+    row = dict(zip(runs.header, runs.rows[1]))
+    assert row["step"].text == "60 of 150" and runs.cautions == ("Read before the end of training: RoPE, RoVE.",)
+    assert row["trained on (tokens)"].text == "245,760" and row["folder"].text == "/runs/rove"
+    assert (row["ruler"].text, row["ruler"].file) == ("2026-12-01", "results/2_b/ruler.json")
+    assert [[cell.text for cell in line] for line in differ.rows] == [["model.variant", "rope", "rove"]]
+    assert not suite.make({"1_a": found["1_a"]})[0].title == differ.title
 
 
 def test_what_was_not_measured_has_no_table(found):
     for kinds in found.values():
         del kinds["perplexity"], kinds["core"], kinds["ruler"]
-    [table] = suite.make(found)
-    assert table.title == "The k-th element of a list" and table.rows[0][2].text == "0.50 [0.10, 0.90]"
-
-
-def test_labels_are_escaped(found):
-    for kinds in found.values():
-        kinds["index"].document["provenance"]["run"] = "<b>&"
-    only = {name: {"index": kinds["index"]} for name, kinds in found.items()}
-    text = page.page(only, suite.make(only), None)
-    assert "<b>&" not in text and "&lt;b&gt;&amp;" in text and json.dumps("<b>") not in text
+    titles = ["The runs", "What the runs differ in", "The k-th element of a list", "The k-th element relative to RoPE"]
+    tables = suite.make(found)
+    assert [table.title for table in tables] == titles
+    assert tables[2].rows[0][2].whole == "0.50 [0.10, 0.90]"
 
 
 def test_results_of_another_checkpoint_get_a_folder_of_their_own():
@@ -206,11 +180,3 @@ def test_recipes_that_measure_perplexity_in_different_ways_are_refused():
                 check_lengths("", runs, parsed)
         else:
             check_lengths("", runs, parsed)
-
-
-def test_names_of_folders_do_not_break_links_or_tables():
-    cell = Cell("1", "results/1_a#1?%|/core.json", "x")
-    assert 'href="results/1_a%231%3F%25%7C/core.json"' in page.link(cell)
-    table = Table("t", "", ["a|b", "c"], [[Cell("RoPE (x|y)"), cell]])
-    rows = [line for line in table.markdown().splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose the runs and a protocol."""
     add_runs(parser)
     protocol_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and perplexity.png")
+    parser.add_argument("--out", type=Path, required=True, help="folder for report.md, report.json and perplexity.*")
     add_distributed(parser)
 
 
@@ -21,34 +21,41 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.distributed import is_writer
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.processes import everywhere
-    from rove_jax.report import compare as report
+    from rove_jax.report import compare, figures, suite
+    from rove_jax.report.cells import Result
 
-    names = ("report.md", "report.json", "perplexity.png")
     if arguments.out.is_file():
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
-    report.check_comparable([one.provenance for one in opened])
+    compare.check_comparable([one.provenance for one in opened])
     asked = protocol(opened[0].config, arguments)
-    for name in names:
-        results.check_writable(arguments.out / name, "--out")
+    text, data = arguments.out / "report.md", arguments.out / "report.json"
+    for path in (text, data):
+        results.check_writable(path, "--out")
     measured = [runs.stored_perplexity(one, asked, everywhere()) for one in opened]
     if not is_writer():
         return
     documents = [document for document, _ in measured]
-    differing = report.differences([one.config for one in opened])
-    text, data, image = (arguments.out / name for name in names)
-    results.write(image, report.figure(documents))
+    differing = compare.differences([one.config for one in opened])
+    # Files of earlier versions say less of the run, which is at hand.
+    found = {
+        str(path): {
+            "perplexity": Result({**document, "provenance": document["provenance"] | one.provenance}, str(path))
+        }
+        for one, (document, path) in zip(opened, measured)
+    }
+    drawn = figures.draw(found, arguments.out)
     results.write(
         data,
         {
             "schema": results.SCHEMA,
             "kind": "comparison",
             "differ_in": differing,
-            "ratios": report.ratios(documents),
+            "ratios": compare.ratios(documents),
             "runs": documents,
         },
     )
-    results.write(text, report.markdown(documents, differing, image.name))
+    results.write(text, suite.markdown(suite.make(found), "Perplexity against context length"))
     print(text.read_text())
-    for path in (*(path for _, path in measured), text, data, image):
+    for path in (*(path for _, path in measured), text, data, *(arguments.out / name for name in drawn)):
         print(path)

@@ -158,7 +158,7 @@ def measure(
 
 
 def of_last(sums: np.ndarray, counts: np.ndarray) -> dict:
-    """Perplexity of the last positions and its 95% interval, from the sums of documents; None where no window is full."""
+    """Perplexity of the last positions and its 95% interval, from sums of documents; None where no window is full."""
     there = counts > 0
     if not there.any():
         return {"perplexity": None, "interval": None}

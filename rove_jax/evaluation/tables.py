@@ -19,6 +19,12 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1000 or not math.isfinite(value) else f"{value:.4g}"
 
 
+def signed(value: float, digits: int) -> str:
+    """A difference with its sign, none where it rounds to 0."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
+
+
 def counted(count: int, noun: str) -> str:
     """ "1 row", "2 rows"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -3,17 +3,27 @@
 from typing import Any, NamedTuple
 
 from rove_jax.evaluation import tables
-from rove_jax.report import compare
 
 
 class Cell(NamedTuple):
-    """A number as text, and where it is from."""
+    """A number as text, how sure it is, and where it is from."""
 
     text: str
     file: str = ""
     """Path from the report's folder; "" for labels and for what the paper says."""
     place: str = ""
     """Where in the file, such as results[3].perplexity."""
+    spread: str = ""
+    """Its 95% interval, such as [1.2, 1.4]; "" where it has none."""
+
+    @property
+    def whole(self) -> str:
+        """The number and its interval in one line."""
+        return f"{self.text} {self.spread}".strip()
+
+
+NONE = Cell("-")
+"""What was not measured."""
 
 
 class Table(NamedTuple):
@@ -23,15 +33,29 @@ class Table(NamedTuple):
     note: str
     header: list[str]
     rows: list[list[Cell]]
+    cautions: tuple[str, ...] = ()
+    """What else must be known, a line each."""
     figure: str = ""
-    """File name of the picture that shows it, if there is one."""
+    """Name of the picture that shows it, if there is one; NAME.png, NAME.svg and NAME.csv lie beside the report."""
+    alt: str = ""
+    """The picture in words."""
 
     def markdown(self) -> str:
         """The table as text, after its picture."""
-        rows = [[cell.text.replace("|", "\\|") for cell in row] for row in self.rows]
-        header = [name.replace("|", "\\|") for name in self.header]
-        picture = [f"![{self.title}]({self.figure})"] if self.figure else []
-        return "\n\n".join([f"## {self.title}", self.note, *picture, tables.table(header, rows)])
+        rows = [[escaped(cell.whole) for cell in row] for row in self.rows]
+        parts = [f"## {self.title}", self.note, "\n".join(f"- {escaped(line)}" for line in self.cautions)]
+        if self.figure:
+            parts.append(f"![{self.alt}]({self.figure}.png)")
+            parts.append(f"The figure as [SVG]({self.figure}.svg), its numbers as [CSV]({self.figure}.csv).")
+        parts.append(tables.table([escaped(name) for name in self.header], rows))
+        return "\n\n".join(part for part in parts if part)
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in a table too, whatever a folder is called."""
+    for mark in "\\|<`":
+        text = text.replace(mark, f"\\{mark}")
+    return text
 
 
 class Result(NamedTuple):
@@ -40,18 +64,13 @@ class Result(NamedTuple):
     document: dict[str, Any]
     file: str
 
-    def cell(self, text: str, place: str) -> Cell:
-        return Cell(text, self.file, place)
+    def cell(self, text: str, place: str, interval: Any = None, digits: int = 2) -> Cell:
+        """A number of this file with its 95% interval."""
+        return Cell(text, self.file, place, tables.span(interval, digits))
 
 
 Results = dict[str, dict[str, Result]]
 """Run's name -> kind of evaluation -> result."""
-
-
-def labelled(found: Results) -> dict[str, str]:
-    """Run's name -> the label it has in the report."""
-    firsts = [next(iter(kinds.values())).document for kinds in found.values()]
-    return dict(zip(found, compare.labels(firsts)))
 
 
 def with_kind(found: Results, kind: str) -> dict[str, Result]:

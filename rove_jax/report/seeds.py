@@ -10,7 +10,8 @@ from rove_jax.config import Config
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.intervals import bootstrap, student
 from rove_jax.evaluation.tables import number, table, which_documents
-from rove_jax.report.compare import SCALINGS, differences, dress, labels, records
+from rove_jax.report.compare import SCALINGS, differences, labels, records
+from rove_jax.report.look import dress
 
 PARTS = {"whole": "whole windows", "last": "the last min(256, context / 2) tokens of each window"}
 """What of a window counts."""
@@ -79,7 +80,7 @@ def geometric(values: Sequence[float]) -> float:
 
 def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_in: dict[str, list], figure: str) -> str:
     """The report as Markdown, of the documents of both recipes. `figure` is the file name of the image beside it."""
-    first, names = documents[0][0], labels([group[0] for group in documents])
+    first, names = documents[0][0], labels([group[0]["provenance"] for group in documents])
     settings, trained = first["settings"], first["provenance"]["training_length"]
 
     def bounds(interval: list[float] | None) -> str:
@@ -118,7 +119,7 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
 
 def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture:
     """Perplexity against length of both recipes, and their ratio with its interval over seeds; each seed as a point."""
-    names = labels([group[0] for group in documents])
+    names = labels([group[0]["provenance"] for group in documents])
     whole = [row for row in rows if row["part"] == "whole"]
     scalings, lengths = list(dict.fromkeys(r["scaling"] for r in whole)), sorted({r["length"] for r in whole})
     picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}, 95% over seeds"], size=(6.0, 3.8))

@@ -99,7 +99,7 @@ def cautions(document: dict[str, Any]) -> list[str]:
     """In what the numbers are not RULER's, a line each."""
     settings, found, lines = document["settings"], document["results"], []
     if any(row["form"] == "small" for row in found):
-        lines.append("* a smaller form of the task, not RULER's: the length is below what its parameters need.")
+        lines.append("Marked *: a smaller form of the task, not RULER's: the length is below what its parameters need.")
     made_up = sorted({row["questions"] for row in found if (row["questions"] or "").startswith("standin")})
     if made_up:
         lines.append("qa: made-up questions in place of SQuAD and HotpotQA (--squad, --hotpotqa); not comparable.")
