@@ -217,22 +217,30 @@ def test_wrong_words_end_in_one_line_and_exit_code_2(trained, run, words, messag
 
 def test_a_suite_runs_each_job_once_and_writes_one_report(trained, run, tmp_path):
     out = tmp_path / "suite"
-    words = ["suite", "--workdirs", trained / "rope", trained / "rove", "--out", out, "--perplexity=--lengths 16 32"]
+    (tmp_path / "text.txt").write_text("the state of the union is strong, and so are its laws " * 5)
+    words = ["suite", "--workdirs", trained / "rope", trained / "rove", "--out", out]
+    words += [f"--perplexity=--lengths 16 32 --text {tmp_path / 'text.txt'}"]
     words += ["--index=--lengths 48 --variants list --samples 5"]
     code, lines, _ = run(*words)
     assert code == 0 and sum(line.startswith("python -m eval ") for line in lines) == 4
     stored = json.loads((out / "results/2_rove/index.json").read_text())
-    [row] = [line for line in lines if line.startswith("|") and "list, 48" in line]
+    row, *_ = [line for line in lines if line.startswith("|") and "list, 48" in line]
     assert f"{stored['results'][0]['accuracy']:.2f} [" in row.split("|")[3]
-    assert (out / "report.html").read_text().count("<img ") == 1
+    assert "<img " in (out / "report.html").read_text()
 
     # Again: nothing is measured. With other options, or a file that is gone: only that.
     code, lines, _ = run(*words)
     assert code == 0 and not any(line.startswith("python -m eval ") for line in lines)
+    assert lines[3] == "job 4 of 4: index of rove, measured before"
     (out / "results/1_rope/perplexity.json").unlink()
     code, lines, _ = run(*words[:-1], "--index=--lengths 48 --variants list --samples 6")
     ran = [re.findall(r"eval (\w+) --workdir \S+/(\w+) ", line)[0] for line in lines if line.startswith("python -m")]
     assert code == 0 and ran == [("perplexity", "rope"), ("index", "rope"), ("index", "rove")]
+    (tmp_path / "text.txt").write_text("we the people of the union, in order to form a more perfect one " * 5)
+    code, lines, _ = run(*words[:-1], "--index=--lengths 48 --variants list --samples 6")
+    ran = [re.findall(r"eval (\w+) --workdir \S+/(\w+) ", line)[0] for line in lines if line.startswith("python -m")]
+    assert code == 0 and ran == [("perplexity", "rope"), ("perplexity", "rove")]
+    assert sum("have changed since it was measured" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(
