@@ -88,6 +88,7 @@ def test_ruler_scores_the_answers_of_its_samples_and_goes_on_where_it_stopped(tr
     assert len(records) == 9
     for name, row in zip(names, document["results"]):
         [path] = kept.glob(f"{name}-*")
+        assert row["samples_file"] == path.name
         samples = [json.loads(line)[-1] for line in gzip.decompress(path.read_bytes()).splitlines()[1:]]
         means = []
         for item, record in zip(samples, [record for record in records if record["task"] == name]):

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.distributed import is_writer
     from rove_jax.errors import require
     from rove_jax.evaluation import results, runs
-    from rove_jax.evaluation.ruler import summary
+    from rove_jax.evaluation.ruler import cache, summary
     from rove_jax.evaluation.ruler.evaluate import Asked, measure
     from rove_jax.evaluation.ruler.tasks import NAMES
 
@@ -74,3 +74,4 @@ def run(arguments: argparse.Namespace) -> None:
     results.write(arguments.out, document)
     print(f"{summary.caption(document)}\n\n{summary.ruler_table(document)}\n")
     print(f"{summary.control_table(document)}\n{summary.legend()}\n\nWritten: {arguments.out}\n         {journal}")
+    print(f"Samples: {arguments.cache or cache.folder()}, in the files that samples_file of each result names")

@@ -33,6 +33,11 @@ def key(plan: Plan, tokenizer: str, material: Material, samples: int) -> str:
     return hashlib.sha256(json.dumps([decides, texts]).encode()).hexdigest()
 
 
+def file_name(plan: Plan, tokenizer: str, material: Material, samples: int) -> str:
+    """The file that has the samples of a plan; arguments as in `key`."""
+    return f"{plan.name}-{plan.length}-{key(plan, tokenizer, material, samples)[:20]}.jsonl.gz"
+
+
 def stored(
     plan: Plan,
     tokenizer: str,
@@ -42,7 +47,7 @@ def stored(
     advance: Callable[[int], object] = lambda done: None,
 ) -> list[Sample]:
     """The samples of a plan: from the cache, or made and put there. A damaged file is named, and made again."""
-    path = where / f"{plan.name}-{plan.length}-{key(plan, tokenizer, material, samples)[:20]}.jsonl.gz"
+    path = where / file_name(plan, tokenizer, material, samples)
     if os.path.exists(path):  # False too where the folder may not be looked into
         found = read(path)
         if found is not None and len(found) == samples:

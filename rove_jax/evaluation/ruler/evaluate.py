@@ -92,7 +92,9 @@ def measure(
         for one in plans:
             at = f"{one.name}, {one.length} tokens"
             bar.now(f"{at}, making samples")
+            kept_as = cache.file_name(one, run.origin.tokenizer_identity, texts, asked.samples)
             samples = cache.stored(one, run.origin.tokenizer_identity, texts, asked.samples, where)
+            about = {**described(one, texts), "samples_file": kept_as}
             for model, rules in models[one].items():  # scalings that leave the model as it is are computed once
                 named = {"task": one.name, "length": one.length, "scaling": rules[0]}
                 done = {row["index"]: row for row in kept.records if named.items() <= row.items()}
@@ -104,7 +106,7 @@ def measure(
                     done |= {row["index"]: row for row in rows}
                     bar.update(len(part))
                 factor = one.length / run.config.data.context_length if model != run.config.model else 1.0
-                known = described(one, texts) | {"factor": factor} | score.summarise(list(done.values()))
+                known = {**about, "factor": factor, **score.summarise(list(done.values()))}
                 found += [{**named, "scaling": rule, **known} for rule in rules]
     return results.document("ruler", run.provenance, settings, found)
 
