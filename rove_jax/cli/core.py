@@ -25,7 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which guesses count as 0 in the headline: those of nanochat and of most published numbers (default), or "
         "DCLM's of September 2025; both are reported",
     )
-    parser.add_argument("--max-examples", type=int, metavar="N", help="of each task (default: all)")
+    parser.add_argument(
+        "--max-examples",
+        type=int,
+        metavar="N",
+        help="of each task (default: all); with foundry the same number of each of jeopardy's five categories",
+    )
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="by their labels (default: all 22)")
     parser.add_argument(
         "--overlong",
