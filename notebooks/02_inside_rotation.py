@@ -5,7 +5,7 @@
 # written as one matrix. No trained model is needed, and all but the last section takes seconds.
 
 # %%
-from install import TINY, show
+from install import show, sized
 
 # %%
 import importlib.util
@@ -47,7 +47,8 @@ show(picture, "clocks")
 # What about values? Turn them, and a head sums up $\sum_j A_{ij} R_j v_j$: the output now depends on where in the
 # text it all happens, which is not wanted. Turn the output *back* by the position of the query and it is $\sum_j
 # A_{ij} R_{j-i} v_j$: differences again. That is RoVE. `rotary_attention` can leave any of the four turns out, so
-# let us see. By how much do outputs change when a text moves by a thousand positions?
+# let us see. By how much do outputs change when a text moves by a thousand positions? (`q`, `k`, `v`: queries, keys,
+# values are turned forth; `o`: outputs are turned back.)
 
 # %%
 query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 32, 1, 16))
@@ -60,48 +61,62 @@ def moved_by(shift, turns):
     )  # fmt: skip
 
 
-for turns, name in (("", "nothing"), ("qk", "RoPE"), ("qkvo", "RoVE"), ("qkv", "RoVE, not turned back"), ("q", "q")):
+cases = {"": "no positions", "qk": "RoPE", "qkvo": "RoVE", "qkv": "RoVE, not turned back", "q": "RoPE, keys left out"}
+for turns, name in cases.items():
     change = jnp.abs(moved_by(1000, turns) - moved_by(0, turns)).max()
-    print(f"turned: {turns or '-':5} {name:22} largest change {change:.1e}")
+    verdict = "rounding: only differences count" if change < 1e-3 else "absolute positions leak in"
+    print(f"turned: {turns or '-':5} {name:22} largest change {change:.1e}, {verdict}")
 
 # %% [markdown]
-# The first three do not move (what is left is rounding). Without the turn back, absolute positions leak in.
+# Two vectors that meet must both be turned: queries and keys, values and outputs.
 #
 # ## A layer as one matrix
 #
 # Attention with fixed weights is linear, so one head is one big matrix on all positions and channels. In RoPE it is
 # a Kronecker product $A \otimes W_V$: every block is the *same* matrix $W_V$, times a number. In RoVE the block
 # from position $j$ to position $i$ is $A_{ij}\,\psi_{j-i}$ with $\psi_\delta = R_\delta W_V$, one matrix for each
-# *offset*: a convolution whose taps are gated by attention. This is figure 1 of the paper, for 8 positions and 6
-# channels.
+# *offset* $\delta = j - i$: block-Toeplitz (the same kernel along each diagonal of blocks) but for the weights, a
+# convolution whose taps are gated by attention. This is figure 1 of the paper with its letters, for 8 positions and 6
+# channels. RoPE is on top, RoVE below; (b) to (e) share one range of colours, and a bar marks what is below 0.
+#
+# *Which channels are a pair* is a convention: `half` turns channel $m$ with $m + d/2$ (Llama, NeoX, and the default
+# here), `interleaved` turns $2m$ with $2m + 1$ (the paper, GPT-J). Models learn as well with either, since $W_V$ and
+# $W_O$ can swap channels; a checkpoint must be read with the one that it was trained with.
 
 # %%
 show(mixer_figures.mixers(), "mixers")
 
 # %% [markdown]
-# Read the titles of (c) and (e): how much of the mixer is left over when the best $A \otimes W$ is taken away, and
-# when the best $A_{ij}\,\psi_{j-i}$ is. RoPE is the first without rest. RoVE is not, but it is the second.
+# The second line of (c) and (e) is the test: what is left over of the mixer (a share of its norm, 0 to 1) when the
+# nearest $A \otimes W$ is taken away, and when the nearest $A_{ij}\,\psi_{j-i}$ is. Nothing is left of RoPE's by the
+# first. Much is left of RoVE's, and nothing by the second. These are theorems and hold for all weights; the weights
+# here are drawn at random.
 #
 # ## The kernel at each offset
 #
 # With $W_V = 1$ the kernel $\psi_\delta$ is the rotation itself, and all clocks can be read off. On the diagonal
-# are the cosines; off it the sines, in places that depend on which channels form a pair.
+# are the cosines; off it the sines, at $(m, m + d/2)$ for pairs of kind `half`, beside the diagonal for
+# `interleaved`.
 
 
 # %%
 def kernels(offsets, base=1000.0, pairing="half", channels=16, name="kernels"):
     turning = frequencies(rove_jax.Rotary(base=base), channels)
-    picture = Picture([f"offset {offset}" for offset in offsets], columns=min(4, len(offsets)), size=(2.7, 2.2))
-    for panel, psi in enumerate(mixer.kernel(np.eye(channels), np.array(offsets), turning, pairing)):
-        picture.image(panel, psi, aspect="equal", cmap="RdBu_r", vmin=-1, vmax=1)
+    picture = Picture([f"offset {offset}" for offset in offsets], columns=min(4, len(offsets)), size=(2.7, 2.6))
+    found = mixer.kernel(np.eye(channels), np.array(offsets), turning, pairing)
+    mixer_figures.signed(picture, dict(enumerate(found)), limit=1.0)
+    for axes in picture.axes:
+        axes.set(xlabel="channel in", ylabel="channel out")
     return show(picture, name)
 
 
 kernels([0, -1, -2, -4, -8, -16, -64, -256])
 
 # %% [markdown]
-# From (a) to (h): the fast pairs, at the top left, go round first, while the slow ones still say "near". Where
-# `ipywidgets` is installed, here is the same with sliders.
+# From (a) to (h) the token that is read lies further back. The fast pairs (channels 0 and 8 are the fastest) have gone
+# round several times by (h), while the last ones, 7 and 15, have hardly left where they stood. Each panel is a
+# different matrix, so what is read tells how far away it stood. Where `ipywidgets` is installed, here is the same with
+# sliders; move one, and the picture follows.
 
 # %%
 if importlib.util.find_spec("ipywidgets"):
@@ -152,20 +167,25 @@ picture.dress(0, "candidate offset", "mean over pairs", ylim=(-0.25, 1.05))
 show(picture, "matched_filter")
 
 # %% [markdown]
-# ## Does it help a model to learn?
+# ## Induction heads: does it help a model to learn?
 #
 # The simplest circuit of two layers is the *induction head*: find the last time the current token occurred, and
 # copy what came after it. It needs a head of the first layer that tells each token what stood before it, and
 # displacement is what RoVE writes into its values. Here both train from the same weights on the same random strings
-# that repeat: two layers of attention, nothing else. (A minute or two on a CPU; the left panel shows loss on the
-# repeated part only.)
+# that repeat: two layers of attention, nothing else. (One minute on two idle CPU cores; the left panel shows loss on
+# the repeated part only.)
 
 # %%
-show(circuit_figures.formation(steps=4 if TINY else 500, seeds=1, every=4 if TINY else 25), "formation")
+picture = circuit_figures.formation(steps=sized(500, 500, 4), seeds=1, every=sized(25, 25, 4))
+for series in ("RoPE, seed 0", "RoVE, seed 0"):
+    weights = [(step, weight) for panel, name, step, weight in picture.rows if (panel, name) == ("b", series)]
+    formed = next((f"from step {step:.0f} on" for step, weight in weights if weight > 0.5), "not yet")
+    print(f"{series}: a head with more than half its weight on the token to copy: {formed}")
+show(picture, "formation")
 
 # %% [markdown]
-# When this was run last, the loss of RoVE fell after 250 steps and that of RoPE after 400, each together with its
-# induction head, and the head that looks one back was sharper in RoVE. One seed is an anecdote: `python -m eval
-# figure induction --out figures` draws two, and `--training-steps` makes it longer.
+# Reference (500 steps, seed 0, 2 CPU cores): the loss of RoVE fell after 250 steps and that of RoPE after 400, each
+# together with its induction head, and the head that looks one back was sharper in RoVE. One seed is an anecdote:
+# `python -m eval figure induction --out figures` draws two, and `--training-steps` makes it longer.
 #
 # Next: [what RoPE's scores cannot tell apart](03_limits_of_rope.ipynb).

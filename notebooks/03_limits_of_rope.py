@@ -10,9 +10,12 @@
 # positions the same score, rank the wrong token first, or give two tokens the same score. This notebook draws all
 # four, measures them in the two models of [notebook 1](01_quickstart.ipynb), and ends where that paper meets RoVE:
 # when a *score* cannot tell, does the *output* know?
+#
+# A *reference* below is what came out once, with `SIZE = "full"`, seed 0, on 2 CPU cores; other numbers are computed
+# from your run.
 
 # %%
-from install import CHECKOUT, RUNS, SMALLER, TINY, show
+from install import CHECKOUT, RUNS, SMALLER, show, sized
 
 # %%
 from rove_jax import distributed, recipes
@@ -23,7 +26,7 @@ from rove_jax.evaluation.tables import number, table
 from rove_jax.training import loop
 
 distributed.keep_compiled()
-LENGTH = 512 if TINY else 32_768
+LENGTH = sized(32_768, 8192, 512)
 
 # %% [markdown]
 # ## A score over distance
@@ -35,9 +38,9 @@ LENGTH = 512 if TINY else 32_768
 show(score_figures.score(LENGTH), "score")
 
 # %% [markdown]
-# Left: it falls, and then it wobbles. Middle: the slow pairs make the trend and the fast ones the noise, whose size
-# does not shrink. Right: over all distances the score is close to a normal variable. Everything that follows is a
-# consequence: a trend that grows like a logarithm, and noise.
+# (These waves are a formula: they are the same on every machine.) Left: it falls, and then it wobbles. Middle: the slow
+# pairs make the trend and the fast ones the noise, whose size does not shrink. Right: over all distances the score is
+# roughly a normal variable. Everything that follows is a consequence: a trend that grows like a logarithm, and noise.
 #
 # ## Positions: inversion and aliasing
 #
@@ -50,8 +53,9 @@ lengths = score_figures.octaves(LENGTH)
 show(score_figures.inversions(lengths), "inversions")
 
 # %% [markdown]
-# Both get worse with length, and a larger base makes both worse, as long as the base is above the length. (Base
-# 10,000 at length 32,768 is not: even its slowest wave is past half a turn there.) For one case in numbers:
+# Theory says that both get worse with length, and that a larger base makes both worse, as long as the base is above the
+# length. (Base 10,000 at length 32,768 is not: even its slowest wave is past half a turn there.) Three ways to compute
+# one case, by counting, by exact moments of a normal variable and by the closed form of the limit:
 
 # %%
 turning = rope_frequencies(64, 1e5)
@@ -62,7 +66,8 @@ for method in ("empirical", "normal", "closed"):
     print(f"P(far half scores higher), {method:9}: {float(share):.3f}")
 found = aliasing.position_aliasing(wave, "bfloat16")
 print(f"pairs of positions with the same score: {found.pairs:,}; positions in one: {found.share:.1%}")
-print("how normal the scores are:", moments.normal_fit(wave)._asdict())
+fit = moments.normal_fit(wave)
+print("scores beside a normal variable:", ", ".join(f"{name} {value:.3g}" for name, value in fit._asdict().items()))
 
 # %% [markdown]
 # ## Tokens: inversion and aliasing
@@ -74,18 +79,18 @@ print("how normal the scores are:", moments.normal_fit(wave)._asdict())
 show(score_figures.tokens(lengths), "tokens")
 
 # %% [markdown]
-# Here a larger base *helps*: its waves are slower, and what two tokens differ in survives longer. So positions want
-# a small base and tokens a large one.
+# Here theory says that a larger base *helps*: its waves are slower, and what two tokens differ in survives longer. So
+# positions want a small base and tokens a large one.
 #
 # ## The trade-off
 
 # %%
-bases = (1e4, 1e5, 1e7) if TINY else (*score_figures.BASES, 1e9)
+bases = sized((*score_figures.BASES, 1e9), (*score_figures.BASES, 1e9), (1e4, 1e5, 1e7))
 show(score_figures.tradeoff((LENGTH // 16, LENGTH), bases), "tradeoff")
 
 # %% [markdown]
-# Two failures rise with the base and two fall, wherever the base is above the length. No base helps all four, which
-# is table 1 of the paper. `against_table` says where a sweep disagrees with it:
+# Wherever the base is above the length, two failures are to rise with the base and two to fall: no base helps all four.
+# That is table 1 of the paper. `against_table` says where a sweep disagrees with it:
 
 # %%
 cells = sweep.base_sweep(
@@ -105,17 +110,17 @@ sweep.against_table(cells) or "as the paper has it"
 show(score_figures.swap_of_two(LENGTH // 4), "swap")
 
 # %% [markdown]
-# Each dot is one such swap: at exactly 0 for RoPE, far from it for RoVE. So RoVE does not mend the scores (they are
-# the same ones), but it takes the sting out of their failure.
+# Each dot is one such swap: at exactly 0 for RoPE (a theorem), away from it for RoVE. So RoVE does not mend the scores
+# (they are the same ones), but its outputs can tell where its scores cannot.
 #
 # ## On trained models
 #
 # That was theory, with amplitudes of 1. The models of notebook 1 have amplitudes and phases of their own; if you
-# have not trained them yet, this does (a few minutes on a CPU).
+# have not trained them yet, this does (four minutes on two CPU cores, one where `SIZE` is short).
 
 # %%
 for name in ("tiny_rope", "tiny_rove"):
-    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name)
+    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name, say=lambda line: None)
 models = {"RoPE": runs.open_run(RUNS / "tiny_rope"), "RoVE": runs.open_run(RUNS / "tiny_rove")}
 
 # %% [markdown]
@@ -125,27 +130,31 @@ models = {"RoPE": runs.open_run(RUNS / "tiny_rope"), "RoVE": runs.open_run(RUNS 
 
 # %%
 asked = limits.Asked(
-    lengths=(64, 128) if TINY else (128, 512, 2048, 8192),
-    draws=2 if TINY else 8,
+    lengths=sized((128, 512, 2048, 8192), (128, 512, 2048), (64, 128)),
+    draws=sized(8, 4, 2),
     documents=2,
-    swaps=2 if TINY else 48,
-    swap_length=64 if TINY else 512,
+    swaps=sized(48, 24, 2),
+    swap_length=sized(512, 256, 64),
 )
 measured = {name: limits.measure_limits(run, asked) for name, run in models.items()}
+for what in model_figures.RATES:
+    for name, found in measured.items():
+        rates = limits.mean_over_heads(found, what)
+        print(f"{name} {model_figures.RATES[what]:24}", ", ".join(f"{rates[m]:.3f} at {m}" for m in asked.lengths))
 show(model_figures.by_length(list(measured.values()), list(measured)), "lengths")
 
 # %% [markdown]
-# Up to the training length, 128, near positions tend to score higher. Beyond it, inversion is 1/2: a coin toss, for
-# positions and for tokens, and nearly every position has an equal. The two models are alike in this, since their
-# scores are of one kind. Head by head, at the longest length:
+# An inversion rate of 1/2 is a coin toss. Reference: up to the training length, 128, near positions tended to score
+# higher; beyond it, inversion was close to 1/2 for positions and for tokens, and nearly every position had an equal.
+# The two models were alike in this, since their scores are of one kind. Head by head, at the longest length:
 
 # %%
 show(model_figures.heads(measured["RoPE"]), "heads")
 
 # %% [markdown]
-# So far out, no head is better than another. The last panel counts *effective* frequencies: a head has 32 pairs,
-# but only 4 to 9 carry weight here, and theory should be read with that number in place of 64. Now for one head in
-# detail: its score over distance for two keys, and how often their order flips.
+# The last panel counts *effective* frequencies: a head has 32 pairs, but only so many carry weight, and theory should
+# be read with that number in place of 32. (Reference: 4 to 9, and so far out no head was better than another.) Now for
+# one head in detail: its score over distance for two keys, and how often their order flips.
 
 # %%
 text = limits.captured_text(models["RoPE"], limits.Asked(layers=(0,), heads=(0,), documents=2))
@@ -153,8 +162,8 @@ view = model_figures.view(models["RoPE"].config.model, text, seed=0)
 show(model_figures.head_inversion(view, LENGTH // 4), "head_inversion")
 
 # %% [markdown]
-# No decay at all: this head's phases are not those of theory, which is the most orderly case. And equal scores lie
-# everywhere, near and far alike, as often as chance would have it:
+# Does it decay? Not if the head's phases are unlike those of theory, which is the most orderly case. (Reference: no
+# decay at all.) Where do equal scores lie, and how many would chance have?
 
 # %%
 show(model_figures.head_aliasing(view, LENGTH // 4), "head_aliasing")
@@ -177,9 +186,10 @@ rows = [[name.replace("_", " "), *(number(means[one][name][longest]) for one in 
 print(table([f"mean over heads at {longest}", *models], rows))
 
 # %% [markdown]
-# RoPE's heads see none of it: by construction, and now by measurement. RoVE's heads see every swap of two tokens
-# alone, and about nine of ten in the text around them, where the two are a small part of what a head reads and
-# rounding hides some.
+# *swap unseen* is the share of swaps of two tokens alone that leave a head's output as it was, *swap unseen context*
+# the same in the text around them, where the two are a small part of what a head reads and rounding hides some. RoPE's
+# heads see none of it, by construction (1 in both). Reference for RoVE's: every swap was seen of two tokens alone, and
+# about nine of ten in the text.
 #
 # ## And the model as a whole?
 #

@@ -4,9 +4,12 @@
 # A model has been trained on 128 bytes at a time. What happens at 2048? This notebook measures it three ways, for
 # the twins of [notebook 1](01_quickstart.ipynb): by perplexity, with and without YaRN; by RULER, which hides facts
 # in long texts and asks for them; and by looking at what heads hand on.
+#
+# A *reference* below is what came out once, with `SIZE = "full"`, seed 0, on 2 CPU cores; other numbers are computed
+# from your run. (A token of these models is a byte.)
 
 # %%
-from install import CHECKOUT, RUNS, SMALLER, TINY, show
+from install import CHECKOUT, RUNS, SMALLER, show, sized
 
 # %%
 import numpy as np
@@ -27,11 +30,12 @@ from rove_jax.training import loop
 distributed.keep_compiled()
 
 # %% [markdown]
-# The twins: found if notebook 1 has trained them, else trained now.
+# The twins: found if notebook 1 has trained them, else trained now (four minutes on two CPU cores, one where `SIZE` is
+# short).
 
 # %%
 for name in ("tiny_rope", "tiny_rove"):
-    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name)
+    loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name, say=lambda line: None)
 models = [runs.open_run(RUNS / name) for name in ("tiny_rope", "tiny_rove")]
 trained = models[0].config.data.context_length
 
@@ -78,8 +82,8 @@ show(picture, "stretching")
 # The same text at every length, in windows: what changes along a curve is the context and nothing else.
 
 # %%
-lengths = (64, 128) if TINY else (128, 256, 512, 1024, 2048)
-protocol = Protocol(lengths, ("none", "yarn"), documents=2 if TINY else 8)
+lengths = sized((128, 256, 512, 1024, 2048), (128, 512, 1024), (64, 128))
+protocol = Protocol(lengths, ("none", "yarn"), documents=sized(8, 4, 2))
 documents = [runs.stored_perplexity(model, protocol)[0] for model in models]
 Image(compare.figure(documents), width=1000)
 
@@ -88,9 +92,18 @@ for document in documents:
     print(perplexity_caption(document), perplexity_table(document), sep="\n\n", end="\n\n")
 
 # %% [markdown]
-# Three things to see. Within the training length nothing is scaled, so a model's two curves meet at the left.
-# Beyond it both models lose, RoPE more than RoVE. And YaRN helps both, RoPE more: it had more to win back. The
-# right panel has the ratio with a 95% interval over documents, which says nothing about other seeds.
+# Within the training length nothing is scaled, so a model's two curves meet at the left. The right panel has the ratio
+# with a 95% interval over documents, which says nothing about other seeds. From this run:
+
+# %%
+of = [compare.records(document) for document in documents]
+for rule in ("none", "yarn"):
+    grown = [found[lengths[-1], rule]["perplexity"] / found[lengths[0], rule]["perplexity"] for found in of]
+    print(f"scaling {rule:5} perplexity at {lengths[-1]} over {lengths[0]}: RoPE {grown[0]:.2f}, RoVE {grown[1]:.2f}")
+
+# %% [markdown]
+# Reference: unscaled, RoPE's perplexity grew 2.5-fold from 128 to 2048 bytes and RoVE's 1.9-fold; with YaRN, 1.4-fold
+# both.
 #
 # ## Where in the window is it lost?
 #
@@ -118,17 +131,17 @@ show(picture, "by_position")
 
 # %%
 asked = Asked(
-    lengths=(128,) if TINY else (256, 512, 1024),
-    tasks=("niah_single_1",) if TINY else ("niah_single_1", "vt"),
-    samples=2 if TINY else 12,
+    lengths=sized((256, 512, 1024), (256, 512), (128,)),
+    tasks=sized(("niah_single_1", "vt"), ("niah_single_1", "vt"), ("niah_single_1",)),
+    samples=sized(12, 6, 2),
     reserve="answer",
-    scalings=("none",) if TINY else ("none", "yarn"),
+    scalings=sized(("none", "yarn"), ("none", "yarn"), ("none",)),
 )
 folder = RUNS / "ruler"
 folder.mkdir(parents=True, exist_ok=True)
 ruler = {}
 for label, model in zip(("RoPE", "RoVE"), models):
-    ruler[label] = measure(model, asked, folder / f"{label}.jsonl", batch_size=2 if TINY else None)
+    ruler[label] = measure(model, asked, folder / f"{label}.jsonl", batch_size=sized(None, None, 2))
 show(figures.ruler(ruler), "ruler")
 
 # %%
@@ -142,15 +155,16 @@ for label, document in ruler.items():
 #
 # Energy of a head's output over that of the values it read, by pair. Attention spreads out as texts get longer, and
 # an average of many values is small. In RoVE there could be a second effect, from notebook 2: the fast pairs of a
-# diffuse head cancel. The right panel is what that alone would do to one constant value.
+# diffuse head cancel. The right panel is what that alone would do to one constant value. (RoPE's pairs of values do not
+# turn, and are no frequencies; they are drawn in the same order.)
 
 # %%
-reached = [trained // 2, trained] if TINY else [trained // 2, trained, 2 * trained, 4 * trained, 8 * trained]
+reached = [int(trained * part) for part in sized((0.5, 1, 2, 4, 8), (0.5, 1, 2, 4, 8), (0.5, 1))]
 show(circuit_figures.energy(models, ["RoPE", "RoVE"], reached), "energy")
 
 # %% [markdown]
-# Outputs do shrink with length, in both models. But in RoVE it is the *fastest* pair that keeps most of its energy,
-# the opposite of the right panel: where attention is sharp and near there is nothing to cancel, and it seems that
-# this is where the model has learnt to use that pair. Theory says what a head can do; a model says what it does.
+# Reference: outputs shrank with length, in both models. But in RoVE it was the *fastest* pair that kept most of its
+# energy, the opposite of the right panel: where attention is sharp and near there is nothing to cancel, and it may be
+# that this is where the model has learnt to use that pair. Theory says what a head can do; a model says what it does.
 #
 # Next: [bigger machines](05_tpu_and_gpu.ipynb), or [RoVE in a model of your own](06_bring_your_own.ipynb).

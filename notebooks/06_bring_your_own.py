@@ -3,9 +3,12 @@
 #
 # You have a Flax model and would like to know what RoVE does in it. That takes one argument. And you have a
 # checkpoint that was trained with RoPE: can it be turned into a RoVE model? There is a dial for that.
+#
+# A *reference* below is what came out once, with `SIZE = "full"`, seed 0, on 2 CPU cores; other numbers are computed
+# from your run.
 
 # %%
-from install import CHECKOUT, RUNS, SMALLER, TINY, show
+from install import CHECKOUT, RUNS, SMALLER, show, sized
 
 # %%
 import dataclasses
@@ -67,7 +70,7 @@ for name, model in models.items():
 # position the model is to say which one stood four before. Trained on 32 tokens at a time.
 
 # %%
-BACK, LENGTH, STEPS = 4, 32, 3 if TINY else 150
+BACK, LENGTH, STEPS = 4, 32, sized(150, 80, 3)
 
 
 @nnx.jit
@@ -90,11 +93,13 @@ def trained(model):
 
 # %%
 picture = Picture(["what stood four before?", "the same, in longer texts"])
-lengths = [LENGTH] if TINY else [LENGTH, 64, 128, 256, 512]
+lengths = sized([LENGTH, 64, 128, 256, 512], [LENGTH, 128, 512], [LENGTH])
 for style, (name, model) in enumerate(models.items()):
     picture.line(0, name, np.arange(STEPS), trained(model), style)
     held_out = [jnp.asarray(np.random.default_rng(1).integers(0, 16, (8, length))) for length in lengths]
-    picture.line(1, name, lengths, [float(loss(model, tokens)) for tokens in held_out], style, marked=True)
+    found = [float(loss(model, tokens)) for tokens in held_out]
+    picture.line(1, name, lengths, found, style, marked=True)
+    print(f"{name:10} nats per token:", ", ".join(f"{nats:.2f} at {length}" for length, nats in zip(lengths, found)))
 for panel in (0, 1):
     picture.axes[panel].axhline(np.log(16), color="0.45", linewidth=1, zorder=0)
 picture.dress(0, "step", "nats per token; grey: chance", ylim=(0, None))
@@ -103,10 +108,10 @@ picture.tick(1, lengths)
 show(picture, "theirs")
 
 # %% [markdown]
-# Without positions a model can but say which tokens are about. With either rotation the task is learnt in 40 steps:
-# it asks for no more than a *score* can say, "the one four before me". (For tasks that need a position in what is
-# *read*, see the `substring` recipes.) In texts much longer than those of training both lose their aim: base 100 is
-# small, so distances that have never been seen come round to angles that have.
+# Without positions a model can but say which tokens are about. With a rotation, the task asks for no more than a
+# *score* can say, "the one four before me". (For tasks that need a position in what is *read*, see the `substring`
+# recipes.) Reference: with either rotation it was learnt in 40 steps, and in texts much longer than those of training
+# both lost their aim: base 100 is small, so distances that have never been seen come round to angles that have.
 #
 # ## A layer of ours
 #
@@ -130,20 +135,20 @@ jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(layer, nnx.Param)))
 # gets values at angles it has never seen. A `Rotary` has a dial for it, `alpha`, which multiplies all angles: on
 # values, 0 is exactly RoPE and 1 is RoVE. Variant `custom` gives values a rotation of their own.
 #
-# First without training. The RoPE twin of [notebook 1](01_quickstart.ipynb) (trained now if it is not there), read
-# at several settings:
+# First without training. The RoPE twin of [notebook 1](01_quickstart.ipynb), read at several settings. (Trained now if
+# it is not there: two minutes on two CPU cores, half a minute where `SIZE` is short.)
 
 # %%
-loop.run(recipes.load(CHECKOUT / "configs" / "tiny_rope.py", SMALLER), RUNS / "tiny_rope")
+loop.run(recipes.load(CHECKOUT / "configs" / "tiny_rope.py", SMALLER), RUNS / "tiny_rope", say=lambda line: None)
 rope = runs.open_run(RUNS / "tiny_rope")
-protocol = Protocol((rope.config.data.context_length,), documents=2 if TINY else 6)
+protocol = Protocol((rope.config.data.context_length,), documents=sized(6, 4, 2))
 
 
 def nats(run):
     return runs.measure_perplexity(run, protocol)["results"][0]["nll"]
 
 
-settings = (0.0, 1.0) if TINY else (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+settings = sized((0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0), (0.0, 0.1, 0.4, 1.0), (0.0, 1.0))
 read = [nats(runs.dialled(rope, alpha)) for alpha in settings]
 print(f"as trained {nats(rope):.4f}, dial at 0 {read[0]:.4f}, dial at 1 {read[-1]:.4f} nats per byte")
 
@@ -154,21 +159,21 @@ picture.dress(0, "alpha of the values", "nats per byte")
 show(picture, "dial")
 
 # %% [markdown]
-# At 0 it is the model as trained, to the last digit. A little turn costs nothing, and a full one about 0.07 nats,
-# which is less than one might fear: this tiny model looks mostly at its nearest neighbours, whose values are turned
-# little. (The authors of katgpt-rs did the same to gemma-2-2b, and its perplexity rose by half on 65 tokens and to two
-# and a half times on 162.)
+# At 0 it is the model as trained, to the last digit. Reference: a little turn cost nothing, and a full one 0.07 nats,
+# which is less than one might fear. It may be that this tiny model looks mostly at its nearest neighbours, whose values
+# are turned little. (The authors of katgpt-rs report of gemma-2-2b, turned the same way, that its perplexity rose by
+# half on 65 tokens and to two and a half times on 162.)
 #
 # ## Turning it while training
 #
 # `training.init_from` starts a run from another's weights; the variant may differ. Three ways to spend the same
 # number of steps: stay with RoPE; turn the dial to 1 at once; or turn it in stages. Each stage is a run in its own
-# folder.
+# folder. (A minute on two CPU cores.)
 
 # %%
-steps = 4 if TINY else 120
+steps = sized(120, 60, 4)
 ways = {"stay with RoPE": (0.0,), "to 1 at once": (1.0,), "in three stages": (0.1, 0.4, 1.0)}
-ways = {"to 1 at once": (1.0,)} if TINY else ways
+ways = sized(ways, ways, {"to 1 at once": (1.0,)})
 
 
 def stage(source, alpha, count, name):
@@ -188,21 +193,22 @@ for way, alphas in ways.items():
     print(f"{way:16} {nats(ends[way]):.4f} nats per byte")
 
 # %% [markdown]
-# When this was run last, 120 steps (a seventh of the training) brought the turned model level with the one that
-# stayed with RoPE, 1.149 against 1.148 nats, and stages were no better than the whole turn at once, 1.152. What was
-# gained can be seen at longer texts.
+# Reference: 120 steps (a seventh of the training) brought the turned model level with the one that stayed with RoPE,
+# 1.149 against 1.148 nats, and stages were no better than the whole turn at once, 1.152. Is anything gained in longer
+# texts?
 
 # %%
-reached = (64, 128) if TINY else (128, 256, 512, 1024)
+reached = sized((128, 256, 512, 1024), (128, 512, 1024), (64, 128))
 picture = Picture(["after a short retraining"], size=(5.5, 3.5))
 for style, (way, run) in enumerate(ends.items()):
     found = runs.measure_perplexity(run, dataclasses.replace(protocol, lengths=reached))["results"]
     picture.line(0, way, reached, [record["perplexity"] for record in found], style, marked=True)
+    print(f"{way:16} perplexity {found[-1]['perplexity']:.2f} at {reached[-1]} bytes")
 picture.dress(0, "bytes in a window", "perplexity per byte", xscale="log")
 picture.tick(0, reached)
 show(picture, "retrained")
 
 # %% [markdown]
-# The more the text exceeds the training length, the more the turn helps: 5.3 against 5.7 at 1024 bytes. One seed,
-# one tiny model, few steps: a way to ask the question, and no answer to it. Whatever you find with larger ones,
-# `python -m eval compare` puts it side by side with intervals, and each number says where it is from.
+# Reference: the more the text exceeded the training length, the more the turn helped, 5.3 against 5.7 at 1024 bytes.
+# One seed, one tiny model, few steps: a way to ask the question, and no answer to it. Whatever you find with larger
+# ones, `python -m eval compare` puts it side by side with intervals, and each number says where it is from.

@@ -5,8 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+# "full": as the text describes it; "short": about two minutes, weaker results; "tiny": it only runs, for tests.
+SIZE = "full"  # @param ["full", "short", "tiny"]
 ADDRESS = ""  # what `git clone` takes where the notebook lies in no checkout, as on Colab; there is no public one yet
 
 
@@ -23,32 +26,47 @@ def checkout() -> Path:
 
 def install(folder: Path) -> None:
     """Put rove_jax and what the notebooks use into this Python."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pip, began = [sys.executable, "-m", "pip", "install", "--quiet"], time.monotonic()
     there = [name for name in ("jax", "jaxlib") if importlib.util.find_spec(name)]
     kept = [f"{name}=={importlib.metadata.version(name)}" for name in there]
+    print("Installing rove_jax and what it needs, silently; some minutes if pip has to download it all.", flush=True)
     if kept and subprocess.run([*pip, f"{folder}[text,ruler]", "ipywidgets", *kept]).returncode == 0:
-        print("installed, with", ", ".join(kept))
+        print(f"installed in {time.monotonic() - began:.0f} s, with", ", ".join(kept))
         return
     # None, or one that is too old or too new. Another one needs the plugin that goes with it.
     devices = ",tpu" if list(Path("/dev").glob("accel*")) else ",cuda" if shutil.which("nvidia-smi") else ""
     print(f"rove_jax cannot use {', '.join(kept)}:" if kept else "no JAX is here:", f"installing one{devices}")
     subprocess.run([*pip, f"{folder}[text,ruler{devices}]", "ipywidgets"], check=True)
+    print(f"installed in {time.monotonic() - began:.0f} s")
     if "jax" in sys.modules:
         sys.exit("Installed. The old JAX is loaded already: restart the runtime, then run this cell again.")
 
 
+def sized(full, short, tiny):
+    """What stands for the chosen SIZE."""
+    return {"full": full, "short": short, "tiny": tiny}[SIZE]
+
+
+SIZE = os.environ.get("ROVE_NOTEBOOK_SIZE") or SIZE  # the environment goes first, for runs without a browser
+if SIZE not in ("full", "short", "tiny"):
+    sys.exit(f"SIZE = {SIZE!r}: must be full, short or tiny (it may come from ROVE_NOTEBOOK_SIZE)")
 CHECKOUT = checkout()
 if importlib.util.find_spec("rove_jax") is None:
     install(CHECKOUT)
     importlib.invalidate_caches()
 
-TINY = "ROVE_NOTEBOOK_TINY" in os.environ  # tests set it: everything as small as it runs, and nothing to be seen in it
-RUNS = Path(os.environ.get("ROVE_NOTEBOOK_RUNS") or CHECKOUT / "runs")
-SMALLER = """
---training.steps 4 --training.validation-tokens 256 --data.context-length 64
---model.layers 2 --model.width 16 --model.head-dim 16 --model.mlp-width 16
---evaluation.lengths 64 128 --evaluation.scalings none --evaluation.documents 2 --evaluation.max-new-tokens 8
-""".split() if TINY else []  # fmt: skip
+# Each size has a folder of its own, since a folder of runs holds one run of a name.
+RUNS = Path(os.environ.get("ROVE_NOTEBOOK_RUNS") or CHECKOUT / "runs") / sized("", "short", "tiny")
+SMALLER = sized(
+    "",
+    "--training.steps 250 --evaluation.lengths 128 512 1024 --evaluation.documents 4 --evaluation.max-new-tokens 100",
+    "--training.steps 4 --training.validation-tokens 256 --data.context-length 64 --model.layers 2 --model.width 16 "
+    "--model.head-dim 16 --model.mlp-width 16 --evaluation.lengths 64 128 --evaluation.scalings none "
+    "--evaluation.documents 2 --evaluation.max-new-tokens 8",
+).split()  # words for a recipe, as on the command line of `python -m train`
+if "ipykernel" in sys.modules:
+    sys.stderr.isatty = lambda: True  # progress bars are drawn on terminals alone; a notebook can show them too
+print(f"size {SIZE}; runs and figures go to {RUNS}")
 
 
 def show(picture, name):

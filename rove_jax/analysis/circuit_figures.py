@@ -10,6 +10,7 @@ from rove_jax.analysis.mixer import attention_weights
 from rove_jax.analysis.picture import Picture
 from rove_jax.config import Model
 from rove_jax.errors import require
+from rove_jax.evaluation.processes import progress
 from rove_jax.evaluation.protocol import Protocol, choose
 from rove_jax.evaluation.runs import Run, open_data
 from rove_jax.rotary import frequencies
@@ -22,10 +23,12 @@ TAIL = 64
 def formation(steps: int = 800, seeds: int = 2, every: int = 25) -> Picture:
     """Loss, induction and previous-token heads over the training of a two-layer attention-only model."""
     picture = Picture(["loss where the string repeats", "best induction head", "best previous-token head"])
-    for style, variant in enumerate(NAMES):
-        for seed in range(seeds):
-            found = induction.train(variant, steps=steps, seed=seed, every=every)
+    with progress(len(NAMES) * seeds, f"training, {steps} steps each", "run") as bar:
+        for style, variant, seed in ((*each, seed) for each in enumerate(NAMES) for seed in range(seeds)):
             name = f"{NAMES[variant]}, seed {seed}"
+            bar.now(f"of {name}")
+            found = induction.train(variant, steps=steps, seed=seed, every=every)
+            bar.update(1)
             for panel, values in enumerate((found.loss, found.induction, found.previous_token)):
                 picture.line(panel, name, found.steps, values, style, alpha=1 - 0.5 * seed / seeds)
     picture.axes[0].axhline(np.log(induction.ATTENTION_ONLY.vocab), color="0.45", linewidth=1, zorder=0)
