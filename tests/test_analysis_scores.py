@@ -288,7 +288,7 @@ NAN = np.array([1.0, np.nan, 1.0, 1.0])
         (lambda: product.qk_coefficients(np.ones(8), np.ones(8), "half", 5), "rotary_dim = 5"),
         (lambda: product.qk_coefficients(np.ones(8), np.ones(6), "half"), "key.shape"),
         (lambda: phase_set("silver", 4), "must be aligned"),
-        (lambda: moments.window_moments(np.ones(4), rope_frequencies(4, 1e4), 5, 5), "start = 5"),
+        (lambda: moments.window_moments(np.ones(4), rope_frequencies(4, 1e4), 5, 5), "start, stop = .5, 5"),
         (lambda: moments.window_moments(np.ones(4), rope_frequencies(4, 1e4), 0, 5, "rough"), "method = 'rough'"),
         (lambda: moments.frequency_split(rope_frequencies(4, 1e4), 5, "e"), "rule = 'e'"),
         (lambda: moments.normal_fit(np.ones(4)), "all this number"),

@@ -203,13 +203,17 @@ def token_aliasing_bound(h: int, length: int, fraction_bits: int) -> float:
     paper at h = 64 and M = 32,768 in bfloat16, and is no quotation from it.
     """
     require(h >= 1, "h", h, "must be at least 1")
+    require(length >= 1, "length", length, "must be at least 1")
+    require(fraction_bits in range(24), "fraction_bits", fraction_bits, "must be a whole number in 0..23")
     return math.sqrt(2 / math.pi) * 2.0**-fraction_bits * math.sqrt(h) * length
 
 
 def expected_token_aliasing(h: int, base: float, length: int, tolerance: float) -> float:
     """M 2 eps / sqrt(2 pi h x) exp(-h (1 - x)^2 / (2 x)), x = log_B M: equal amplitudes, uniform phases against the
     phase-aligned key, for M up to B."""
+    require(h >= 1, "h", h, "must be at least 1")
     require(base > 1, "base", base, "must be above 1")
+    one_way(None, tolerance)
     require(2 <= length <= base, "length", length, f"must lie in 2..{base:g}, the base")
     x = math.log(length) / math.log(base)
     return length * 2 * tolerance / math.sqrt(2 * math.pi * h * x) * math.exp(-h * (1 - x) ** 2 / (2 * x))

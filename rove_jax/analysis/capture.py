@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from rove_jax.analysis.product import Rates
+from rove_jax.analysis.product import Rates, check_finite
 from rove_jax.config import Model, Rotary
 from rove_jax.errors import UsageError, require
 from rove_jax.evaluation.scorer import compute_config
@@ -85,9 +85,12 @@ def value_pairing(cfg: Model) -> str:
 
 
 def effective_pairs(z: Shaped[np.ndarray, "*batch h"]) -> Rates:
-    """(sum a^2)^2 / sum a^4 of amplitudes a = |z|: h where all are equal, 1 where one dominates. float64 [...].
+    """(sum a^2)^2 / sum a^4 of amplitudes a = |z|: h where all are equal, 1 where one dominates, 0 where all are 0.
 
-    Theory takes h equal amplitudes; a head has as many frequencies as this.
+    float64 [...]. Theory takes h equal amplitudes; a head has as many frequencies as this.
     """
-    power = np.abs(z) ** 2
-    return power.sum(-1) ** 2 / (power**2).sum(-1)
+    require(np.ndim(z) > 0, "z.shape", np.shape(z), "must have an axis of pairs")
+    check_finite("z", z)
+    amplitude = np.abs(z).astype(np.float64)
+    power = (amplitude / np.maximum(amplitude.max(-1, keepdims=True, initial=0.0), 1e-300)) ** 2
+    return power.sum(-1) ** 2 / np.maximum((power**2).sum(-1), 1e-300)

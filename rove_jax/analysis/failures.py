@@ -124,17 +124,18 @@ def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype:
     }
 
 
-def profile_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, length: int) -> dict[str, float]:
+def profile_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, length: int) -> dict[str, float | None]:
     """The follow-up's measures (see `profile.Profile`). `waves`: scores [2, P, 3 M + 1].
 
     positional_score: how far one step moves a score, over ||z||; high_share: of the norm of z, in fast pairs;
     order_error: P(S(far) > S(near)) beyond M. The semantic score, the share of distances that keep the order of two
-    keys, is 1 - token_inversion.
+    keys, is 1 - token_inversion. None where a query or a key is 0: there is no norm to measure by.
     """
+    moves = bool(np.all(np.abs(pair.z).max(-1) > 0))
     near, far = (waves[..., slice(*window)] for window in inversion.windows(length, "near_far"))
     return {
-        "positional_score": float(profile.step_sizes(waves[..., :length], pair.z).mean()),
-        "high_share": float(profile.high_share(pair.z, omega, length).mean()),
+        "positional_score": float(profile.step_sizes(waves[..., :length], pair.z).mean()) if moves else None,
+        "high_share": float(profile.high_share(pair.z, omega, length).mean()) if moves else None,
         "order_error": float(inversion.inverted_share(near, far).mean()),
     }
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Complex, Float, Num
 from scipy.special import ndtr
 
 from rove_jax.analysis.moments import window_moments
-from rove_jax.analysis.product import Rates, added_constant, check_finite, check_pairs, rope_product
+from rove_jax.analysis.product import Rates, added_constant, check_alike, check_finite, check_pairs, rope_product
 from rove_jax.errors import UsageError, require
 
 
@@ -42,7 +42,7 @@ def inverted_share(near: Float[np.ndarray, "*batch T"], far: Float[np.ndarray, "
     By sorting, O(T log T): no [T, S] array. `near` and `far` have the same leading axes.
     """
     near, far = np.asarray(near), np.asarray(far)
-    fits = near.shape[:-1] == far.shape[:-1] and near.size > 0 and far.size > 0
+    fits = near.ndim > 0 and near.shape[:-1] == far.shape[:-1] and near.size > 0 and far.size > 0
     require(fits, "near.shape, far.shape", (near.shape, far.shape), "must differ in the last axis alone, not be empty")
     check_finite("scores", near)
     check_finite("scores", far)
@@ -55,6 +55,8 @@ def inverted_share(near: Float[np.ndarray, "*batch T"], far: Float[np.ndarray, "
 
 def inverted_halves(scores: Float[np.ndarray, "*batch M"]) -> Rates:
     """P(S(m1) < S(m2)), m1 in the near and m2 in the far half of scores at the distances 0..M - 1: float64 [...]."""
+    scores = np.asarray(scores)
+    require(scores.ndim > 0, "scores.shape", scores.shape, "must have an axis of distances")
     near, far = windows(scores.shape[-1], "halves")
     return inverted_share(scores[..., slice(*near)], scores[..., slice(*far)])
 
@@ -81,7 +83,7 @@ def position_inversion(
     for equal amplitudes and phases 0 (the most decaying ones), `closed_position_inversion`, which reads nothing of `z`
     but its number of pairs, and needs the `base`. `inverted_halves` takes scores instead of z.
     """
-    check_pairs(z, frequencies)
+    z, frequencies = check_pairs(z, frequencies)
     if method == "closed":
         require(scheme == "halves", "scheme", scheme, "the closed form is for halves")
         if base is None:
@@ -102,6 +104,7 @@ def closed_position_inversion(h: int, base: float, length: int) -> float:
 
     The means of the halves differ by 2 h log_B 2 whatever M, and their variances add up to h log_B M.
     """
+    require(h >= 1, "h", h, "must be at least 1")
     require(length >= 2, "length", length, "must be at least 2")
     require(base > 1, "base", base, "must be above 1")
     return float(ndtr(-2 * math.log(2) * math.sqrt(h) / math.sqrt(math.log(length) * math.log(base))))
@@ -113,8 +116,10 @@ def token_margin(z1: Num[np.ndarray, "*batch h"], z2: Num[np.ndarray, "*batch h"
     Where some channels do not turn, D(0) holds their part too: take z1 - z2, and the difference of the two constants,
     to `token_inversion`, which turns both about if need be.
     """
-    require(np.shape(z1)[-1:] == np.shape(z2)[-1:], "z2.shape", np.shape(z2), f"must end as that of z1, {np.shape(z1)}")
-    margin = np.asarray(z1, np.complex128) - np.asarray(z2, np.complex128)
+    z1, z2 = np.asarray(z1, np.complex128), np.asarray(z2, np.complex128)
+    check_alike("z2.shape", z2, z1)
+    margin = z1 - z2
+    check_finite("z1 - z2", margin)
     return np.where(np.real(margin).sum(-1, keepdims=True) < 0, -margin, margin)
 
 
@@ -149,9 +154,8 @@ def token_inversion(
     sign. empirical: counted. normal: Phi(-mean / sd) with exact moments. closed: `closed_token_inversion`, which reads
     nothing of `margin` but its number of pairs, and needs the `base`.
     """
-    check_pairs(margin, frequencies)
+    margin, frequencies = check_pairs(margin, frequencies)
     require(length >= 1, "length", length, "must be at least 1")
-    margin = np.asarray(margin, np.complex128)
     if method == "closed":
         if base is None:
             raise UsageError("base = None: the closed form needs the base of the frequencies")
@@ -173,6 +177,7 @@ def token_inversion(
 def closed_token_inversion(h: int, base: float, length: int) -> float:
     """Phi(-sqrt(h) (1 - x) / sqrt(x)), x = log_B M, 1/2 from M = B on: equal amplitudes, uniform phases against the
     phase-aligned key. Grows with M and falls with B."""
+    require(h >= 1, "h", h, "must be at least 1")
     require(base > 1, "base", base, "must be above 1")
     require(length >= 1, "length", length, "must be at least 1")
     x = math.log(length) / math.log(base)

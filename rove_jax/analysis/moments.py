@@ -59,6 +59,8 @@ def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str
     """
     require(rule in TURNED, "rule", rule, f"must be one of {', '.join(TURNED)}")
     require(length >= 1, "length", length, "must be at least 1")
+    frequencies = np.asarray(frequencies, np.float64)
+    require(bool(np.all(frequencies > 0)), "frequencies", frequencies.tolist(), "must all be above 0")
     level, heights = np.log(TURNED[rule] / length), np.log(frequencies)
     # Above, not at: n < lambda. Where lambda is a whole number (1,000 = 1e4^(6 / 8)), rounding must not decide.
     high = length * frequencies > TURNED[rule] * (1 + 1e-12)
@@ -66,7 +68,8 @@ def frequency_split(frequencies: Float[np.ndarray, " h"], length: int, rule: str
         return Split(float(high.sum()), high)
     # log w falls with n; the last pair at or above the level (or the first pair) starts the piece the boundary is on.
     piece = int(np.clip(high.sum() - 1, 0, len(heights) - 2))
-    return Split(float(piece + (heights[piece] - level) / (heights[piece] - heights[piece + 1])), high)
+    fall = heights[piece] - heights[piece + 1]
+    return Split(float(piece + (heights[piece] - level) / fall) if fall else float(high.sum()), high)
 
 
 def split_product(
@@ -76,6 +79,7 @@ def split_product(
     high: Bool[np.ndarray, " h"],
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S of the high pairs, S of the low ones), float64 [..., T] each; their sum is `rope_product`."""
+    require(np.shape(high) == np.shape(frequencies), "high.shape", np.shape(high), f"must be {np.shape(frequencies)}")
     parts = (np.where(high, z, 0), np.where(high, 0, z))
     return rope_product(parts[0], frequencies, distances), rope_product(parts[1], frequencies, distances)
 
@@ -94,9 +98,8 @@ def window_moments(
     and of each product of two. asymptotic: the mean is that of the low pairs at distance 0, and each high pair adds
     a^2 / 2 to the variance (Remark 2.1 of Du et al.; low and high by `rule` for a context of `stop`).
     """
-    check_pairs(z, frequencies)
-    require(0 <= start < stop, "start", start, f"must lie in 0..{stop - 1}, for a window up to {stop}")
-    z = np.asarray(z, np.complex128)
+    z, frequencies = check_pairs(z, frequencies)
+    require(0 <= start < stop, "start, stop", (start, stop), "must be 0 <= start < stop")
     if method == "asymptotic":
         high = frequency_split(frequencies, stop, rule).high
         means = np.where(high, 0.0, np.real(z))
@@ -128,9 +131,10 @@ def mean_turn(frequencies: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 def normal_fit(scores: Float[np.ndarray, " T"]) -> NormalFit:
     """How normal a sample is. `scores` must not all be equal."""
-    values = np.sort(np.asarray(scores, np.float64))
+    values = np.asarray(scores, np.float64)
     require(values.ndim == 1 and values.size > 0, "scores.shape", values.shape, "must have one axis, not empty")
     check_finite("scores", values)
+    values = np.sort(values)
     mean, sd = float(values.mean()), float(values.std())
     require(sd > 0, "scores", mean, "are all this number; there is no normal distribution to fit")
     standard = (values - mean) / sd

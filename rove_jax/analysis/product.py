@@ -37,8 +37,13 @@ class Coefficients(NamedTuple):
 
 
 def rope_frequencies(h: int, base: float, scaling: Scaling | None = None) -> Float[np.ndarray, " h"]:
-    """Radians per position of `h` pairs, w_n = base^(-n / h), scaled by the rule `scaling`: float64 [h]."""
+    """Radians per position of `h` pairs, w_n = base^(-n / h), scaled as `scaling` says: float64 [h].
+
+    A rule is nothing without its numbers: `Scaling("llama3", factor=8, original_length=8192)`, of `rove_jax.config`.
+    """
     require(h >= 1, "h", h, "must be at least 1")
+    fits = scaling is None or isinstance(scaling, Scaling)
+    require(fits, "scaling", scaling, 'must be a Scaling of rove_jax.config, as Scaling("yarn", factor=4)')
     return scaled_frequencies(Rotary(base=base, scaling=scaling or Scaling()), 2 * h)
 
 
@@ -63,7 +68,10 @@ def phase_set(name: str, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
 
 
 def coefficients(phases: np.ndarray, amplitude: float | np.ndarray = 1.0) -> Complex[np.ndarray, "*batch h"]:
-    """z_n = a_n exp(i phi_n), complex128 of the shape of `phases`."""
+    """z_n = a_n exp(i phi_n), complex128; `phases` are numbers (`phase_set` makes them by name)."""
+    require(not isinstance(phases, str), "phases", phases, "must be numbers, as phase_set(name, h) returns")
+    check_finite("phases", phases)
+    check_finite("amplitude", amplitude)
     return amplitude * np.exp(1j * np.asarray(phases, np.float64))
 
 
@@ -94,7 +102,9 @@ def qk_coefficients(
       rotary_dim: how many leading channels turn (None: all); the dot product of the rest is `constant`.
     """
     query, key = np.asarray(query, np.float64), np.asarray(key, np.float64)
-    require(query.shape[-1] == key.shape[-1], "key.shape", key.shape, f"must end in {query.shape[-1]}, as the query's")
+    check_alike("key.shape", key, query)
+    check_finite("query", query)
+    check_finite("key", key)
     turning = query.shape[-1] if rotary_dim is None else rotary_dim
     z = channel_pairs(query, pairing, turning) * np.conj(channel_pairs(key, pairing, turning))
     return Coefficients(z, np.sum(query[..., turning:] * key[..., turning:], axis=-1))
@@ -112,8 +122,8 @@ def rope_product(
     The reference. Distances, in tokens, are finite numbers in any order. An angle is off by m w 2^-53, 1e-10 radians
     at m = 1e6.
     """
-    check_pairs(z, frequencies)
-    z, m = np.asarray(z, np.complex128), np.asarray(distances, np.float64)
+    z, frequencies = check_pairs(z, frequencies)
+    m = np.asarray(distances, np.float64)
     require(m.ndim == 1, "distances.shape", m.shape, "must have one axis")
     check_finite("distances", m)
     added = added_constant(constant, z.shape[:-1])
@@ -136,9 +146,9 @@ def rope_scores(
     The error is that of a float32 sum, about 1e-7 of sum |z|, whatever the distance: angles are formed on the host in
     float64, for every CHUNK-th distance and for those of one chunk, and only products of their cosines in float32.
     """
-    check_pairs(z, frequencies)
+    z, frequencies = check_pairs(z, frequencies)
     require(length >= 1, "length", length, "must be at least 1")
-    z = np.asarray(z, np.complex128)
+    require(z.size > 0, "z.shape", z.shape, "must not be empty")
     largest = float(np.abs(z).sum(-1).max(initial=0.0))
     require(largest < 1e38, "z", largest, "is the largest sum |z|, more than float32 holds; take rope_product")
     rows = z.reshape(-1, z.shape[-1])
@@ -161,13 +171,25 @@ def _scores(rows: Array, coarse: Array, fine: Array, constant: Array, length: in
     return jnp.swapaxes(chunks, 0, 1).reshape(rows.shape[1], -1)[:, :length] + constant[:, None]
 
 
-def check_pairs(z: np.ndarray, frequencies: np.ndarray) -> None:
-    """Raise `UsageError` unless there is one frequency for each pair, and all numbers are finite."""
+def check_alike(name: str, one: np.ndarray, other: np.ndarray) -> None:
+    """Raise `UsageError` unless both have the same last axis, and leading ones that broadcast."""
+    leading = zip(one.shape[-2::-1], other.shape[-2::-1])
+    fits = (
+        one.ndim > 0 < other.ndim
+        and one.shape[-1] == other.shape[-1]
+        and all(1 in (a, b) or a == b for a, b in leading)
+    )
+    require(fits, name, one.shape, f"must end in the same number as {other.shape}, and broadcast with it")
+
+
+def check_pairs(z: np.ndarray, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both as complex128 and float64; `UsageError` unless each pair has a frequency and all numbers are finite."""
     pairs = np.shape(z)[-1:]
     found = np.shape(frequencies)
     require(found == pairs != (), "frequencies.shape", found, f"must be {pairs}, as many as z has pairs")
     check_finite("z", z)
     check_finite("frequencies", frequencies)
+    return np.asarray(z, np.complex128), np.asarray(frequencies, np.float64)
 
 
 def check_finite(name: str, x: float | np.ndarray) -> None:

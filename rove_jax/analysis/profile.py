@@ -39,7 +39,7 @@ def profiler(
     `margin`, `constant`: of a second key, as `inversion.token_inversion` takes them. High frequencies turn at least
     once over `length`.
     """
-    check_pairs(z, frequencies)
+    z, frequencies = check_pairs(z, frequencies)
     require(length >= 2, "length", length, "must be at least 2")
     steps = step_sizes(rope_product(z, frequencies, np.arange(length)), z)
     semantic: Rates = np.full(np.shape(z)[:-1], np.nan)
@@ -66,7 +66,7 @@ def high_share(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " 
 
 def expected_step(z: Num[np.ndarray, "*batch h"], frequencies: Float[np.ndarray, " h"]) -> Rates:
     """The root mean square of g over long windows: sqrt(1/2 sum |z|^2 4 sin^2(w / 2)) / ||z||, float64 [...]."""
-    check_pairs(z, frequencies)
+    z, frequencies = check_pairs(z, frequencies)
     return np.sqrt(2 * np.sum((np.abs(z) * np.sin(frequencies / 2)) ** 2, axis=-1)) / nonzero_norm(z)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Complex, Float, Integer
 
-from rove_jax.analysis.product import channel_pairs, qk_coefficients, rope_product
+from rove_jax.analysis.product import channel_pairs, check_finite, qk_coefficients, rope_product
 from rove_jax.analysis.quantization import quantize
 from rove_jax.errors import require
 
@@ -107,8 +107,13 @@ def swap_effect(
       scale: of the logits; None: 1/sqrt(H).
       rest: what else the head sees; None: one token of score 0 and value 0.
     """
+    query, keys, values = (np.asarray(x, np.float64) for x in (query, keys, values))
     require(len(keys) in (1, 2) and len(keys) == len(values), "keys.shape", keys.shape, "must be one or two, as values")
+    check_finite("values", values)
     m1, m2 = np.atleast_1d(m1), np.atleast_1d(m2)
+    require(m1.shape == m2.shape, "m2.shape", m2.shape, f"must be that of m1, {m1.shape}")
+    nearest = int(min(m1.min(initial=0), m2.min(initial=0)))
+    require(nearest >= 0, "m1, m2", nearest, "must be at least 0")
     found = qk_coefficients(query, keys, pairing, 2 * len(frequencies))
     layout = value_pairing or pairing
     if rest is None:
