@@ -121,11 +121,11 @@ def index_table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def depth_table(records: Sequence[dict[str, Any]]) -> str:
-    """The heat map as numbers: accuracy by tenth of the list, a row per variant, length and scaling."""
+    """The heat map as numbers: right answers of how many by tenth of the list, a row per variant, length, scaling."""
     header = ["variant", "length", "scaling", *(f"{tenth / 10:.1f}" for tenth in range(10))]
     rows = [
         [row["variant"], str(row["length"]), row["scaling"]]
-        + [number(right / count, 2) if count else "-" for count, right in by_depth(row)]
+        + [f"{right}/{count}" if count else "-" for count, right in by_depth(row)]
         for row in records
     ]
     return table(header, rows)
@@ -133,39 +133,38 @@ def depth_table(records: Sequence[dict[str, Any]]) -> str:
 
 def figure(records: Sequence[dict[str, Any]], training_length: int, title: str) -> bytes:
     """A PNG: accuracy against length with its interval, and a heat map by (length, k), a row for each variant."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # a second to import, for this function alone
 
     variants = list(dict.fromkeys(row["variant"] for row in records))
     rules = list(dict.fromkeys(row["scaling"] for row in records))
     width = 1 + len(rules)
-    plot, axes = pyplot.subplots(len(variants), width, figsize=(4 * width, 3 * len(variants)), squeeze=False)
-    for line, variant in zip(axes, variants):
-        for rule, dash, heat in zip(rules, itertools.cycle(("-", "--", ":")), line[1:]):
+    plot = Figure(figsize=(4 * width, 3 * len(variants)), layout="constrained")
+    for line, variant in zip(plot.subplots(len(variants), width, squeeze=False), variants):
+        styles = zip(rules, itertools.cycle("osD^vPX"), itertools.cycle(("-", "--", ":")), line[1:])
+        for place, (rule, marker, dash, heat) in enumerate(styles):
             rows = [row for row in records if row["variant"] == variant and row["scaling"] == rule]
             lengths = [row["length"] for row in rows]
             shares = np.array([row["accuracy"] for row in rows])
             low, high = np.array([row["interval"] for row in rows]).T
-            line[0].errorbar(lengths, shares, [shares - low, high - shares], marker="o", capsize=3, label=rule, ls=dash)
+            at = [length * 1.03**place for length in lengths]  # beside each other, where scalings agree
+            look = {"marker": marker, "linestyle": dash, "capsize": 3, "markersize": 5}
+            line[0].errorbar(at, shares, [shares - low, high - shares], label=rule, **look)
             parts = [[right / count if count else np.nan for count, right in by_depth(row)] for row in rows]
-            image = heat.imshow(np.array(parts).T, vmin=0, vmax=1, aspect="auto", origin="lower", cmap="viridis")
+            image = heat.imshow(np.array(parts).T, vmin=0, vmax=1, aspect="auto", origin="lower", cmap="cividis")
             heat.set_xticks(range(len(lengths)), [str(length) for length in lengths], rotation=45, fontsize=7)
             heat.set_yticks([-0.5, 4.5, 9.5], ["0", "n/2", "n"])
             heat.set(title=f"{variant}, {rule}", xlabel="context, tokens", ylabel="k")
             plot.colorbar(image, ax=heat, label="accuracy")
         chances = [(row["length"], row["chance"]) for row in records if row["variant"] == variant]
-        line[0].plot(*zip(*sorted(set(chances))), color="grey", linestyle=":", label="chance")
-        line[0].axvline(training_length, color="grey", linewidth=0.8, label="trained on")
-        line[0].set_xscale("log", base=2)
+        line[0].plot(*zip(*sorted(set(chances))), color="0.45", linestyle=":", label="chance")
         ticks = sorted({row["length"] for row in records if row["variant"] == variant})
+        if ticks[0] <= training_length <= ticks[-1]:
+            line[0].axvline(training_length, color="0.45", linewidth=0.8, label="trained on")
+        line[0].set_xscale("log", base=2)
         line[0].set_xticks(ticks, [str(length) for length in ticks], rotation=45, fontsize=7)
-        line[0].set(title=variant, xlabel="context, tokens", ylabel="accuracy", ylim=(-0.02, 1.02))
+        line[0].set(title=f"{variant}, 95%", xlabel="context, tokens", ylabel="accuracy", ylim=(-0.02, 1.02))
         line[0].legend(fontsize=7)
     plot.suptitle(title)
-    plot.tight_layout()
     stream = io.BytesIO()
-    plot.savefig(stream, dpi=150, metadata={"Software": None})
-    pyplot.close(plot)
+    plot.savefig(stream, format="png", dpi=150, metadata={"Software": None})
     return stream.getvalue()

@@ -29,7 +29,8 @@ def draw(found: Results, folder: Path) -> list[str]:
 def by_length(documents: Documents, panels: Sequence[str], field: str, value: str) -> tuple[Picture, list[tuple]]:
     """`value` against length: a panel for each `field`, a line for each run and scaling, with 95% intervals."""
     trained = trained_on(documents)
-    picture, rows = Picture(panels, columns=min(4, len(panels)), size=(3.2, 2.8)), []
+    size = (3.2, 2.6) if len(panels) > 3 else (4.4, 2.9)
+    picture, rows = Picture(panels, columns=min(4, len(panels)), size=size), []
     everything = [row for document in documents.values() for row in document["results"]]
     several = len({row["scaling"] for row in everything})
     for panel, title in enumerate(panels):

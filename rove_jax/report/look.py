@@ -78,9 +78,11 @@ def legend(picture: Picture) -> None:
             if any(math.isfinite(value) for value in line.get_ydata()):
                 entries.setdefault(label, handle)
     if entries:
-        columns = max(1, int(picture.drawing.get_figwidth() * 12 / (8 + max(map(len, entries)))))  # 12 letters an inch
+        drawing = picture.drawing
+        columns = max(1, int(drawing.get_figwidth() * 12 / (8 + max(map(len, entries)))))  # about 12 letters an inch
+        drawing.set_figheight(drawing.get_figheight() + 0.2 * -(-len(entries) // columns))
         look = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 8.5}
-        picture.drawing.legend(entries.values(), entries.keys(), **look)
+        drawing.legend(entries.values(), entries.keys(), **look)
 
 
 def dress(axes, lengths: Sequence[int], trained: int) -> None:

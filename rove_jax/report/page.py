@@ -37,7 +37,7 @@ img { max-width: max(100%, 44rem); height: auto; background: #fff; }
 @media print {
   :root { color-scheme: light; }
   body, tr, td small, tr.paper * { color: #000; background: #fff; } body { font-size: 9pt; margin: 0; max-width: none; }
-  nav { display: none; } .wide { overflow: visible; } img { max-width: 100%; }
+  nav { display: none; } figcaption { font-size: 8pt; } .wide { overflow: visible; } img { max-width: 100%; }
   table { font-size: 7pt; } th, td { padding: 0.15rem 0.3rem; white-space: normal; overflow-wrap: anywhere; }
   td a { text-decoration: none; } th:first-child { position: static; min-width: 4rem; }
   h2, p, ul { break-after: avoid; } tr, figure { break-inside: avoid; } thead { display: table-header-group; }
