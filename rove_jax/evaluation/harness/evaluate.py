@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.metadata
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def evaluate(
     for name, matches in matching.items():
         if not matches:
             raise UsageError(f"--tasks: lm_eval has no task {name!r}{nearest(name, known)}")
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)  # which warns of each retry, twice
     asked: Any = lm_eval.simple_evaluate  # its decorator gives it the arguments of another function (0.4.13)
     try:
         found = asked(
@@ -69,7 +71,10 @@ def evaluate(
         )
     except (ConnectionError, DatasetsError, FileNotFoundError) as error:
         reason = str(error.__cause__ or error).splitlines()  # what `datasets` raises says that an error occurred
-        raise RunError(f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__})") from error
+        raise RunError(
+            f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__}); fetch them once where "
+            "there is a network, with the same command (they stay in HF_HOME), or ask for tasks over local files"
+        ) from error
     except ArithmeticError as error:  # lm_eval takes exp of nats per text or word, and draws of texts without a word
         raise RunError(
             f"lm_eval: a metric is no number ({error}): a perplexity too large for one, or of empty texts; "
