@@ -27,6 +27,15 @@ def test_bootstrap_covers_the_mean_and_pairs_documents():
     assert bootstrap(sums[:1], counts[:1]) is None
 
 
+@pytest.mark.parametrize("count", [3, 10])
+def test_bootstrap_covers_with_few_documents(count):
+    draw, counts, within = np.random.RandomState(2), np.full(count, 500), 0
+    for _ in range(200):
+        low, high = bootstrap(counts * draw.normal(2.0, 0.2, size=count), counts) or (0.0, 0.0)
+        within += low < np.exp(2.0) < high
+    assert within / 200 > 0.915, "of a plain one 0.77 and 0.90"
+
+
 def answers(both: int, first: int, second: int, neither: int) -> tuple[list[bool], list[bool]]:
     one = [True] * (both + first) + [False] * (second + neither)
     return one, [True] * both + [False] * first + [True] * second + [False] * neither

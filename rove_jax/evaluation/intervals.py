@@ -6,9 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 
 RESAMPLES = 1000
+Z = 1.959963984540054
+"""97.5% of the normal distribution lie below."""
 
 
-def wilson(correct: int, samples: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def quantile(freedom: int) -> float:
+    """The same of Student's t, by its degrees of freedom."""
+    from scipy import stats  # half a second to import, for this function alone
+
+    return float(stats.t.ppf(0.975, freedom))
+
+
+def wilson(correct: int, samples: int, z: float = Z) -> tuple[float, float]:
     """The 95% interval of a share (Wilson 1927), which stays within 0 and 1 and is right near them."""
     share, square = correct / samples, z * z / samples
     middle = (share + square / 2) / (1 + square)
@@ -65,14 +74,21 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, baseline: np.ndarray | None 
     Args:
         sums: NLL of each document. counts: scored tokens of each.
         baseline: NLL of each under another model, on the same tokens: the interval is of the ratio of perplexities.
+
+    The bounds of a plain bootstrap are too near each other where documents are few: they hold 90% at ten of them, 77%
+    at three. So their distances from the estimate are stretched, by Student's t over the normal quantile and by
+    sqrt(n / (n - 1)) (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", on narrowness bias).
     """
-    if len(sums) < 2:
+    count = len(sums)
+    if count < 2:
         return None
     # RandomState's stream is frozen across NumPy versions, so the interval is a function of the data alone.
-    draws = np.random.RandomState(0).randint(len(sums), size=(RESAMPLES, len(sums)))
+    draws = np.random.RandomState(0).randint(count, size=(RESAMPLES, count))
     difference = sums if baseline is None else sums - baseline
     means = difference[draws].sum(axis=1) / counts[draws].sum(axis=1)
-    return [float(bound) for bound in np.exp(np.quantile(means, [0.025, 0.975]))]
+    estimate = difference.sum() / counts.sum()
+    stretch = quantile(count - 1) / Z * math.sqrt(count / (count - 1))
+    return [float(bound) for bound in np.exp(estimate + stretch * (np.quantile(means, [0.025, 0.975]) - estimate))]
 
 
 def student(values: Sequence[float]) -> list[float] | None:
@@ -82,7 +98,5 @@ def student(values: Sequence[float]) -> list[float] | None:
     """
     if len(values) < 2:
         return None
-    from scipy import stats  # half a second to import, for this function alone
-
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    half = quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     return [float(np.mean(values) - half), float(np.mean(values) + half)]
