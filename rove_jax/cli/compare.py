@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.processes import everywhere
     from rove_jax.report import compare, figures, suite
-    from rove_jax.report.cells import Result
+    from rove_jax.report.runs import told
 
     if arguments.out.is_file():
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
@@ -37,11 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     documents = [document for document, _ in measured]
     differing = compare.differences([one.config for one in opened])
-    # Files of earlier versions say less of the run, which is at hand.
     found = {
-        str(path): {
-            "perplexity": Result({**document, "provenance": document["provenance"] | one.provenance}, str(path))
-        }
+        str(path): {"perplexity": told(document, str(path), one.provenance)}
         for one, (document, path) in zip(opened, measured)
     }
     drawn = figures.draw(found, arguments.out)

@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rove_jax.evaluation import results, runs
     from rove_jax.evaluation.processes import everywhere
     from rove_jax.report import compare, seeds
+    from rove_jax.report.runs import labelled, table, told
 
     if arguments.out.is_file():
         raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
@@ -38,9 +39,15 @@ def run(arguments: argparse.Namespace) -> None:
     text, data = arguments.out / "report.md", arguments.out / "report.json"
     for path in (text, data):
         results.check_writable(path, "--out")
-    documents = [[runs.stored_perplexity(one, asked, everywhere())[0] for one in group] for group in groups]
+    measured = [[runs.stored_perplexity(one, asked, everywhere()) for one in group] for group in groups]
     if not is_writer():
         return
+    documents = [[document for document, _ in group] for group in measured]
+    found = {
+        str(path): {"perplexity": told(document, str(path), one.provenance)}
+        for ones, pairs in zip(groups, measured)
+        for one, (document, path) in zip(ones, pairs)
+    }
     rows = seeds.compared(*documents)
     drawn = seeds.figure(documents, rows).save(arguments.out, "seeds")
     results.write(
@@ -54,7 +61,8 @@ def run(arguments: argparse.Namespace) -> None:
             "runs": [[document["provenance"] for document in group] for group in documents],
         },
     )
-    results.write(text, seeds.markdown(documents, rows, differ_in, drawn[0].name))
+    origins = table(found, labelled(found)).markdown()
+    results.write(text, f"{seeds.markdown(documents, rows, differ_in, drawn[0].name)}\n{origins}\n")
     print(text.read_text())
     for path in (text, data, *drawn):
         print(path)

@@ -49,6 +49,11 @@ def measured(result: Result) -> Cell:
     return result.cell(result.document["provenance"].get("created", "file")[:10], "provenance.created")
 
 
+def told(document: dict, file: str, provenance: dict) -> Result:
+    """A stored result with all that is known of its run, which is at hand: files of earlier versions say less."""
+    return Result({**document, "provenance": document["provenance"] | provenance}, file)
+
+
 def differences(found: Results, names: dict[str, str]) -> Table | None:
     """What the recipes differ in: a line for each field."""
     if len(found) < 2:

@@ -15,6 +15,8 @@ from rove_jax.report.look import dress
 
 PARTS = {"whole": "whole windows", "last": "the last min(256, context / 2) tokens of each window"}
 """What of a window counts."""
+SUMS = {"whole": ("tokens", "nll"), "last": ("last_tokens", "last_nll")}
+"""Where documents have its sums."""
 
 
 def check_pairs(baseline: Sequence[Config], against: Sequence[Config]) -> dict[str, list]:
@@ -40,7 +42,7 @@ def compared(baseline: Sequence[dict], against: Sequence[dict]) -> list[dict]:
 
     `baseline`, `against`: perplexity of each seed. `ratios`: of each seed; `ratio`: their geometric mean. `interval`:
     95% over seeds, on the same text (Student's t of ln ratio; None for one seed). `documents`: 95% over documents,
-    with these seeds (bootstrap; of whole windows alone, for which documents have sums of their own).
+    with these seeds (bootstrap; None of last tokens in files of earlier versions).
     """
     found = []
     groups = [[records(document) for document in group] for group in (baseline, against)]
@@ -49,8 +51,6 @@ def compared(baseline: Sequence[dict], against: Sequence[dict]) -> list[dict]:
         texts = [[(d["id"], d["tokens"]) for d in row["documents"]] for group in rows for row in group]
         if any(text != texts[0] for text in texts):
             raise UsageError("runs were measured on different documents; evaluate all of them again")
-        counts = np.array([tokens for _, tokens in texts[0]])
-        sums = [np.mean([[d["nll"] for d in row["documents"]] for row in group], axis=0) for group in rows]
         for part in PARTS:
             values = [[row["perplexity"] if part == "whole" else row["last"]["perplexity"] for row in g] for g in rows]
             if None in values[0]:
@@ -67,10 +67,19 @@ def compared(baseline: Sequence[dict], against: Sequence[dict]) -> list[dict]:
                     "ratios": np.exp(logs).tolist(),
                     "ratio": float(np.exp(logs.mean())),
                     "interval": over_seeds and np.exp(over_seeds).tolist(),
-                    "documents": bootstrap(sums[1], counts, sums[0]) if part == "whole" else None,
+                    "documents": over_documents(rows, *SUMS[part]),
                 }
             )
     return found
+
+
+def over_documents(rows: Sequence[Sequence[dict]], tokens: str, nats: str) -> list[float] | None:
+    """95% interval over documents of the ratio of both groups, whose documents agree, at the mean nats over seeds."""
+    groups = [[[d for d in row["documents"] if d.get(tokens)] for row in group] for group in rows]
+    if not all(parts for group in groups for parts in group):
+        return None
+    base, sums = (np.mean([[d[nats] for d in parts] for parts in group], axis=0) for group in groups)
+    return bootstrap(sums, np.array([d[tokens] for d in groups[0][0]]), base)
 
 
 def geometric(values: Sequence[float]) -> float:
@@ -90,9 +99,8 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
         groups = [row["baseline"], row["against"]]
         means = [number(geometric(values)) for values in groups]
         ratios = ", ".join(f"{ratio:.3f}" for ratio in row["ratios"])
-        documents_interval = [bounds(row["documents"])] if row["part"] == "whole" else []
         head = [str(row["length"]), f"{row['length'] / trained:g}x", SCALINGS[row["scaling"]], *means]
-        return [*head, f"{row['ratio']:.3f}", bounds(row["interval"]), *documents_interval, ratios]
+        return [*head, f"{row['ratio']:.3f}", bounds(row["interval"]), bounds(row["documents"]), ratios]
 
     header = ["context", "of training", "scaling", *names, "ratio", "over seeds", "over documents", "each seed"]
     fields = "; ".join(f"`{name}` ({values[0]}, {values[1]})" for name, values in differ_in.items()) or "nothing"
@@ -107,11 +115,8 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
         f"![Perplexity and ratio against context length]({figure})",
     ]
     for part, title in PARTS.items():
-        shown = [name for name in header if part == "whole" or name != "over documents"]
-        parts += [
-            f"## {title[0].upper()}{title[1:]}",
-            table(shown, [cells(row) for row in rows if row["part"] == part]),
-        ]
+        shown = [cells(row) for row in rows if row["part"] == part]
+        parts += [f"## {title[0].upper()}{title[1:]}", table(header, shown)] if shown else []
     versions = ", ".join(f"{name} {version}" for name, version in first["provenance"]["versions"].items())
     origin = f"Data {first['provenance']['data_fingerprint']}, measured with {versions}. Everything else: report.json."
     return "\n\n".join([*parts, origin]) + "\n"
@@ -122,7 +127,8 @@ def figure(documents: Sequence[Sequence[dict]], rows: Sequence[dict]) -> Picture
     names = labels([group[0]["provenance"] for group in documents])
     whole = [row for row in rows if row["part"] == "whole"]
     scalings, lengths = list(dict.fromkeys(r["scaling"] for r in whole)), sorted({r["length"] for r in whole})
-    picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}, 95% over seeds"], size=(6.0, 3.8))
+    sure = ", 95% over seeds" if any(row["interval"] for row in whole) else ""
+    picture = Picture(["perplexity, whole windows", f"ratio {names[1]} / {names[0]}{sure}"], size=(6.0, 3.8))
     for style, rule in enumerate(scalings):
         chosen = sorted((row for row in whole if row["scaling"] == rule), key=lambda row: row["length"])
         at = [row["length"] for row in chosen]
