@@ -60,9 +60,12 @@ def test_every_number_is_at_the_place_its_cell_names(found):
 def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(found):
     tables = {table.title.split(" (")[0]: table for table in suite.make(found)}
     assert not any(row[0].text.startswith("paper") for row in tables["Core and perplexity"].rows)
-    assert "another unit" in tables["Core and perplexity"].cautions[-1]
+    for title in ("Core and perplexity", "RULER"):
+        assert "another unit" in tables[title].cautions[-1]
+        assert not any("paper" in name for name in tables[title].header)
     for kinds in found.values():
-        kinds["perplexity"].document["provenance"]["tokenizer"] = "gpt2"
+        for kind in ("perplexity", "ruler"):
+            kinds[kind].document["provenance"]["tokenizer"] = "gpt2"
     tables = {table.title.split(" (")[0]: table for table in suite.make(found)}
     table = tables["Core and perplexity"]
     by_name = {row[0].text: dict(zip(table.header, row)) for row in table.rows}
@@ -71,7 +74,8 @@ def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(
         f"paper, {line.scale} {line.method}" for line in paper.CORE_AND_PERPLEXITY
     }
     assert by_name["paper, 354M RoVE"]["Core"].text == "0.1856" and by_name["paper, 124M RoPE"]["PPL 2048"].text == "-"
-    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in table.cautions
+    assert by_name["RoVE"]["PPL 16384"].text == "-" and paper.CERTAINTY in table.cautions[-1]
+    assert by_name["paper, 354M RoPE"]["PPL 16384"].text == "1630.72", "with every digit that is known"
     ruler = {row[0].text: dict(zip(tables["RULER"].header, row)) for row in tables["RULER"].rows}
     assert ruler["mean NIAH"]["4096 paper, 354M RoVE, YaRN"].text == "3.63"
     assert ruler["niah_single_1"]["4096 paper, 354M RoVE, YaRN"].text == ""

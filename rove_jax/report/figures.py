@@ -108,7 +108,7 @@ def core(documents: Documents) -> Figure:
     picture.dress(0, "centered accuracy (0: guessing, 1: all right), 95%", "", legend=False)
     legend(picture)
     picture.axes[0].set_yticks(range(len(tasks)), [task.label for task in tasks])
-    picture.axes[0].invert_yaxis()
+    picture.axes[0].set_ylim(len(tasks) - 0.5, -0.5)
     header = ("run", "task", "centered", "centered_low", "centered_high", "accuracy", "low", "high", "examples")
     return Figure(picture, header, rows)
 

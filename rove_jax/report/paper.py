@@ -13,6 +13,11 @@ CERTAINTY = (
 )
 
 
+def printed(value: float | None, digits: int = 2) -> str:
+    """A number as the paper prints it."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
 class Published(NamedTuple):
     """One line of the paper's tables."""
 

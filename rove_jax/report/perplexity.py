@@ -58,9 +58,11 @@ def core_and_perplexity(found: Results, names: dict[str, str]) -> Table | None:
         cautions.append(f"{text}runs compare by their ratios, not by these.")
     if beside:
         for line in paper.CORE_AND_PERPLEXITY:
-            values = [number(line.perplexity.get(length), 2) for length in columns]
-            rows.append([Cell(f"paper, {line.scale} {line.method}"), Cell(number(line.core, 4)), *map(Cell, values)])
-        cautions.append(paper.CERTAINTY)
+            values = [paper.printed(line.perplexity.get(length)) for length in columns]
+            rows.append(
+                [Cell(f"paper, {line.scale} {line.method}"), Cell(paper.printed(line.core, 4)), *map(Cell, values)]
+            )
+        cautions.append(f"{paper.CERTAINTY} 354M: its Table 1; 124M: its Table 3.")
     elif perplexity:
         cautions.append("The paper's perplexities are of GPT-2 tokens, another unit, and so not beside these.")
     header = ["ours", *(["Core"] if core or beside else []), *(f"PPL {length}" for length in columns)]

@@ -78,14 +78,16 @@ def by_task(found: Results, names: dict[str, str]) -> Table | None:
     cautions = list(dict.fromkeys(line for r in measured.values() for line in summary.cautions(r.document)))
     note = f"Nats per token of the answer, mean over {samples(measured)} samples of each task and length, with its 95% "
     note += "interval (Student's t); lower is better."
-    if any(column.length == 4096 for column in made):
+    if {result.document["provenance"]["tokenizer"] for result in measured.values()} != {"gpt2"}:
+        cautions.append("The paper's are nats per GPT-2 token, another unit, and so not beside these.")
+    elif any(column.length == 4096 for column in made):
         for label, values in paper.RULER.items():
             header.append(f"4096 paper, {label}")
             for row in rows:
-                value = values.get(row[0].text.removeprefix("mean "))
-                row.append(Cell(number(value, 2) if row[0].text.startswith("mean ") else ""))
+                mean = row[0].text.startswith("mean ") and row[0].text != "mean of groups"
+                row.append(Cell(paper.printed(values.get(row[0].text.removeprefix("mean "))) if mean else ""))
         means = ", ".join(f"{label} {value}" for label, value in paper.RULER_MEAN.items())
-        cautions.append(f"{paper.CERTAINTY} Its means over tasks and lengths: {means}.")
+        cautions.append(f"{paper.CERTAINTY} Its means over tasks and lengths, of its Table 2: {means}.")
     return Table("RULER (the paper's Tables 2 and 4)", note, header, rows, tuple(cautions), "ruler", ALT)
 
 
