@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference.attention import rotation
 
-from rove_jax.analysis import circuits, induction, mixer
+from rove_jax.analysis import circuits, induction, mixer, mixer_figures
 from rove_jax.analysis.product import rope_frequencies
 from rove_jax.config import Model, Rotary
 from rove_jax.models import functional
@@ -123,6 +123,35 @@ def test_induction_and_previous_token_scores():
     assert circuits.induction_score(weights, period + 1) == circuits.previous_token_score(weights) == 0
     weights[np.arange(1, length), np.arange(length - 1)] = 0.25
     assert circuits.previous_token_score(weights) == 0.25
+
+
+def test_figure_1_has_its_numbers_one_range_of_colours_and_signs_that_survive_print():
+    picture, length, size = mixer_figures.mixers(4), 4, mixer_figures.HEAD_DIM
+    drawn = {}
+    for panel, row, column, value in picture.rows:
+        drawn.setdefault(panel, {})[int(row.removeprefix("row ")), int(column)] = value
+    a, b, c, d, e = (
+        np.array([values[at] for at in sorted(values)]).reshape(np.array(max(values)) + 1)
+        for _, values in sorted(drawn.items())
+    )
+    w_v, omega = b[:, :size], 100.0 ** (-np.arange(size // 2) / (size // 2))
+    turned = [rotation(omega * offset, size, "half") @ w_v for offset in range(-3, 1)]
+    np.testing.assert_allclose(b, np.tile(w_v, 4))
+    np.testing.assert_allclose(c, np.kron(a, w_v), atol=1e-12)
+    np.testing.assert_allclose(d, np.concatenate(turned, 1), atol=1e-12)
+    for i in range(length):
+        for j in range(i + 1):
+            block = e[size * i : size * (i + 1), size * j : size * (j + 1)]
+            np.testing.assert_allclose(block, a[i, j] * turned[j - i + 3], atol=1e-12)
+    np.testing.assert_allclose([a.sum(1), np.abs(np.triu(a, 1)).sum(1)], [[1] * 4, [0] * 4])
+
+    limit = max(np.abs(matrix).max() for matrix in (b, c, d, e))
+    for axes, matrix in zip(picture.axes[1:], (b, c, d, e)):
+        (image,), (bars,) = axes.images, axes.collections
+        assert image.get_clim() == (-limit, limit) and axes.get_xlabel() and axes.get_ylabel()
+        marked = np.zeros(matrix.shape, bool)
+        marked[tuple(np.asarray(bars.get_offsets(), int).T[::-1])] = True
+        assert (marked == (matrix < -limit / 50)).all() and 0 < marked.sum() < marked.size
 
 
 def test_strings_repeat_and_the_loss_is_of_what_repeats():
