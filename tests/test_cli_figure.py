@@ -79,6 +79,12 @@ def test_figures_that_need_no_model(run, tmp_path, name):
     if name == "inversion":
         np.testing.assert_allclose(dict(found["c", "B = 1e5"])[256], 0.843750)  # derived values
         np.testing.assert_allclose(dict(found["c", "B = 1e5"])[64], 0.578125)
+        assert run("figure", name, "--length", 256, "--phases", "uniform", "--out", tmp_path / "other")[0] == 0
+        other = dict(check_files(tmp_path / "other", name)["b", "B = 1e5"])
+        assert dict(found["b", "B = 1e5"])[256] < 0.1 < 0.3 < other[256] < 0.7
+        assert "phases uniform" in re.sub("<!--|-->", "", (tmp_path / "other" / f"{name}.svg").read_text())
+    if name == "tradeoff":
+        assert {series for panel, series in found if panel == "a"} == {"M = 16", "M = 64", "M = 256"}
     if name == "swap":
         rope, rove = (values for (panel, series), values in sorted(found.items()) if panel == "b")
         assert np.all(rope[:, 1] == 0) and rove[:, 1].min() > 0.1
@@ -101,6 +107,8 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         (("score", "--length", "3"), "--length = 3: must lie between 16 and 2\\^20"),
         (("training", "--workdir", "."), "no metrics.jsonl; name a run folder"),
         (("profile", "--results", "a", "b"), "a: not a result file"),
+        (("score", "--phases", "gold"), "phases = 'gold': must be aligned, golden, root2"),
+        (("mixer", "--phases", "golden"), "--phases: figure mixer is drawn without it"),
         (("mixer", "--length", "99"), "--length = 99: a mixer this long"),
         (("induction", "--training-steps", "0"), "--training-steps = 0"),
         (("energy", "--workdir", "nowhere"), "nowhere: no such folder"),

@@ -35,6 +35,7 @@ PROFILE = {
 """The follow-up's measures (arXiv 2609.39929)."""
 
 
+OWN = "amplitudes and phases of the models' queries and keys"
 LENGTH = 8192
 """Distances in the figures of one head."""
 DOTS = 20_000
@@ -64,7 +65,7 @@ def view(cfg: Model, captured: Captured, seed: int) -> View:
     row, query, first, second = draw(captured.tokens, 1, seed).trials()[0]
     keys = captured.key[0, row, [first, second], 0]
     found = qk_coefficients(captured.query[0, row, query, 0][None], keys, rotary.pairing, 2 * len(omega))
-    name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}, the head's own amplitudes and phases"
+    name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}; {OWN}"
     order = np.argsort(-(np.real(found.z).sum(-1) + found.constant), kind="stable")
     return View(found.z[order], found.constant[order], omega, name)
 
@@ -81,7 +82,7 @@ def head_inversion(shown: View, length: int = LENGTH) -> Picture:
         picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
     normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
     picture.line(1, "key 1, normal with exact moments", lengths, normal, 6, linewidth=1)
-    running = np.cumsum(waves[0] < waves[1])
+    running = np.cumsum(inversion.inverted_order(*waves))
     picture.line(2, "counted", lengths, [running[m - 1] / m for m in lengths], 0, marked=True)
     picture.dress(0, "distance m", "score", xlim=(0, length))
     for panel in (1, 2):
@@ -141,8 +142,7 @@ def heads(document: dict, names: Mapping[str, str] = HEADS) -> Picture:
     settings = document["settings"]
     scores = f"scores in {settings['dtype']}, scaling {settings['scaling']}"
     picture.drawing.suptitle(
-        f"{document['provenance']['run']}, {longest} distances, {scores};\n"
-        f"mean of {settings['draws']} queries, their own amplitudes and phases",
+        f"{document['provenance']['run']}, {longest} distances, {scores};\nmean of {settings['draws']} queries; {OWN}",
         fontsize=10,
     )
     return picture
@@ -165,6 +165,8 @@ def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
         picture.dress(panel, "length M", "mean over heads", xscale="log")
         picture.tick(panel, sorted({record["length"] for document in documents for record in document["results"]}))
         picture.axes[panel].set_ylim(bottom=0, **top)
+    scalings = ", ".join(sorted({document["settings"]["scaling"] for document in documents}))
+    picture.drawing.suptitle(f"scores in {documents[0]['settings']['dtype']}, scaling {scalings}; {OWN}", fontsize=10)
     return picture
 
 
@@ -189,7 +191,8 @@ def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
         picture.axes[panel].set_ylim(bottom=-0.04, **({} if panel == 2 else {"top": 1.04}))
     dtype = documents[0]["settings"]["dtype"]
     picture.drawing.suptitle(
-        f"tokens swapped where both keys' scores are equal in {dtype}, of {longest} distances; in the legend: means",
+        f"tokens swapped where both keys' scores are equal in {dtype}, of {longest} distances; in the legend: means;\n"
+        f"{OWN}",
         fontsize=10,
     )
     return picture

@@ -15,6 +15,17 @@ from rove_jax.scaling import scaled_frequencies
 Rates = np.ndarray | np.floating
 """float64 [...]: one number for each batch index, a NumPy scalar where there is none."""
 
+PHASES = {
+    "aligned": "0",
+    "golden": "2 pi frac(n (sqrt(5) - 1) / 2)",
+    "root2": "2 pi frac(n sqrt(2))",
+    "ripple": "0.1 sin n",
+    "wave": "0.5 sin n",
+    "uniform": "uniform",
+}
+"""Phases of pair n by name: aligned make a score that decays as far as it can, golden and root2 are spread evenly and
+the same everywhere, uniform ones are drawn."""
+
 CHUNK = 1024
 """Distances that are formed at once."""
 
@@ -48,12 +59,8 @@ def rope_frequencies(h: int, base: float, scaling: Scaling | None = None) -> Flo
 
 
 def phase_set(name: str, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
-    """Phases of `h` pairs by name, float64 [h].
-
-    aligned: 0, a score that decays as far as it can; golden and root2: 2 pi frac(n (sqrt(5) - 1) / 2) and
-    2 pi frac(n sqrt(2)), spread evenly and the same everywhere; ripple and wave: 0.1 sin n and 0.5 sin n; uniform:
-    drawn from `seed`.
-    """
+    """Phases of `h` pairs by a name of `PHASES`, float64 [h]; uniform ones are drawn from `seed`."""
+    require(name in PHASES, "phases", name, f"must be {', '.join([*PHASES][:-1])} or uniform")
     require(seed >= 0, "seed", seed, "must be at least 0")
     n = np.arange(h, dtype=np.float64)
     if name == "aligned":
@@ -62,9 +69,7 @@ def phase_set(name: str, h: int, *, seed: int = 0) -> Float[np.ndarray, " h"]:
         return 2 * np.pi * (n * ((np.sqrt(5.0) - 1) / 2 if name == "golden" else np.sqrt(2.0)) % 1.0)
     if name in ("ripple", "wave"):
         return (0.1 if name == "ripple" else 0.5) * np.sin(n)
-    if name == "uniform":
-        return np.random.default_rng(seed).uniform(0, 2 * np.pi, h)
-    raise UsageError(f"phases = {name!r}: must be aligned, golden, root2, ripple, wave or uniform")
+    return np.random.default_rng(seed).uniform(0, 2 * np.pi, h)
 
 
 def coefficients(phases: np.ndarray, amplitude: float | np.ndarray = 1.0) -> Complex[np.ndarray, "*batch h"]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rove_jax.analysis import aliasing, inversion, moments, swap, sweep
 from rove_jax.analysis.picture import COLOURS, Picture
-from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product
+from rove_jax.analysis.product import PHASES, coefficients, phase_set, rope_frequencies, rope_product
 
 PAIRS, BASE, LENGTH = 64, 1e5, 32_768
 BASES = (1e4, 1e5, 5e5, 1e7)
@@ -28,9 +28,9 @@ def base_name(base: float) -> str:
     return f"B = {base:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def score(length: int = LENGTH) -> Picture:
+def score(length: int = LENGTH, phases: str = "aligned") -> Picture:
     """The RoPE product over distance: the wave, its high and low parts, and its distribution beside a normal one."""
-    frequencies, z = rope_frequencies(PAIRS, BASE), np.ones(PAIRS)
+    frequencies, z = rope_frequencies(PAIRS, BASE), coefficients(phase_set(phases, PAIRS))
     wave = rope_product(z, frequencies, np.arange(length))
     split = moments.frequency_split(frequencies, length)
     parts = moments.split_product(z, frequencies, np.arange(length), split.high)
@@ -58,23 +58,28 @@ def score(length: int = LENGTH) -> Picture:
     for panel in (0, 1):
         picture.dress(panel, "distance m", "score", xlim=(0, length))
     picture.dress(2, "score", "density", ylim=(0, 1.25 * density.max()))
-    picture.drawing.suptitle(f"{STATED}, phases 0, {base_name(BASE)}, every {thin.step}th distance", fontsize=10)
+    picture.drawing.suptitle(
+        f"{STATED}, phases {PHASES[phases]}, {base_name(BASE)}, every {thin.step}th distance", fontsize=10
+    )
     return picture
 
 
-def inversions(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
+def inversions(
+    lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES, phases: str = "aligned"
+) -> Picture:
     """Position inversion and aliasing: what they are, and how likely against length and base."""
+    z = coefficients(phase_set(phases, PAIRS))
     lengths = several(lengths)
     picture = Picture(["a position inversion", "P(far half scores higher)", "P(a position has an equal)"])
     at, frequencies = np.arange(2048), rope_frequencies(PAIRS, BASE)
-    wave = rope_product(np.ones(PAIRS), frequencies, at)
+    wave = rope_product(z, frequencies, at)
     picture.line(0, "S(m)", at, wave, 1, linestyle="solid", linewidth=0.8)
     near, far = int(wave[200:1024].argmin()) + 200, int(wave[1024:].argmax()) + 1024
     picture.dots(0, f"S({near}) < S({far})", [near, far], wave[[near, far]], 0, s=40, zorder=3)
     picture.axes[0].axvline(1024, color="0.45", linewidth=1, linestyle=(0, (2, 2)))
     for style, base in enumerate(bases):
         frequencies, name = rope_frequencies(PAIRS, base), base_name(base)
-        wave = rope_product(np.ones(PAIRS), frequencies, np.arange(max(lengths)))
+        wave = rope_product(z, frequencies, np.arange(max(lengths)))
         counted = [float(inversion.inverted_halves(wave[:m])) for m in lengths]
         picture.line(1, name, lengths, counted, style, marked=True)
         closed = [inversion.closed_position_inversion(PAIRS, base, m) for m in lengths]
@@ -82,20 +87,25 @@ def inversions(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Seq
         picture.axes[1].plot(lengths, closed, color=COLOURS[style], linewidth=0.8, alpha=0.6)
         shares = [aliasing.position_aliasing(wave[:m], "bf16").share for m in lengths]
         picture.line(2, name, lengths, shares, style, marked=True)
-    picture.dress(0, "distance m", "score", xlim=(0, 2048))
-    picture.dress(1, "length M", "probability; thin: closed form", xscale="log", ylim=(0, 0.5))
+    picture.dress(0, "distance m", f"score, {base_name(BASE)}", xlim=(0, 2048))
+    top = 0.5 if phases == "aligned" else 1
+    picture.dress(1, "length M", "probability; thin: closed form, phases 0", xscale="log", ylim=(0, top))
     picture.dress(2, "length M", "probability, scores in bfloat16", xscale="log", ylim=(0, 1.02))
     picture.drawing.suptitle(
-        f"{STATED}, phases 0 (a lower bound; uniform phases give 1/2 at once); theory is for M < B", fontsize=10
+        f"{STATED}, phases {PHASES[phases]} (0 is a lower bound; uniform ones give 1/2 at once); theory is for M < B",
+        fontsize=10,
     )
     return picture
 
 
-def tokens(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES) -> Picture:
-    """Token inversion and aliasing: what they are, and how often against length and base."""
+def tokens(
+    lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequence[float] = BASES, phases: str = "golden"
+) -> Picture:
+    """Token inversion and aliasing: what they are, and how often against length and base. `phases`: of the key that is
+    compared with that of phases 0."""
     lengths = several(lengths)
     picture = Picture(["two keys of one query", "distances with the wrong order", "distances with equal scores"])
-    keys = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set("golden", PAIRS)]))
+    keys = coefficients(np.stack([phase_set("aligned", PAIRS), phase_set(phases, PAIRS)]))
     longest = max(lengths)
     thin = slice(None, None, max(1, longest // 2048))
     for style, base in enumerate(bases):
@@ -105,14 +115,14 @@ def tokens(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequenc
             at = np.arange(longest)[thin]
             picture.line(0, "phases 0", at, first[thin], 0, linestyle="solid", linewidth=0.7)
             picture.line(0, "other phases", at, second[thin], 1, linestyle="solid", linewidth=0.7)
-            wrong = np.flatnonzero(first[thin] < second[thin]) * thin.step
+            wrong = np.flatnonzero(inversion.inverted_order(first, second)[thin]) * thin.step
             picture.dots(0, "wrong order", wrong, np.full(len(wrong), -25.0), 6, s=3, marker="|")
-        inverted = np.cumsum(first < second)
+        inverted = np.cumsum(inversion.inverted_order(first, second))
         picture.line(1, name, lengths, [inverted[m - 1] / m for m in lengths], style, marked=True)
         closed = [inversion.closed_token_inversion(PAIRS, base, m) for m in lengths]
         picture.record(1, f"{name}, closed form", lengths, closed)
         picture.axes[1].plot(lengths, closed, color=COLOURS[style], linewidth=0.8, alpha=0.6)
-        close = np.cumsum(np.abs(first - second) <= 2**-7 * PAIRS)
+        close = np.cumsum(aliasing.same_scores(first, second, tolerance=2**-7 * PAIRS))
         picture.line(2, name, lengths, [close[m - 1] for m in lengths], style, marked=True)
     bound = [aliasing.token_aliasing_bound(PAIRS, m, 7) for m in lengths]
     picture.line(2, "bound", lengths, bound, 6, linestyle="solid", linewidth=1)
@@ -121,13 +131,15 @@ def tokens(lengths: Sequence[int] | int = tuple(octaves(LENGTH)), bases: Sequenc
     picture.dress(
         2, "length M", "count, |difference| up to 2^-7 h", xscale="log", yscale="symlog", ylim=(0, 3 * bound[-1])
     )
-    picture.drawing.suptitle(f"{STATED}, phases 0 against 2 pi frac(n (sqrt(5) - 1) / 2)", fontsize=10)
+    picture.drawing.suptitle(f"{STATED}, phases 0 against {PHASES[phases]}", fontsize=10)
     return picture
 
 
 def tradeoff(lengths: Sequence[int] | int = (2048, 8192, LENGTH), bases: Sequence[float] = (*BASES, 1e9)) -> Picture:
-    """The four failures against the base: what a larger one costs positions and gives tokens."""
-    lengths = several(lengths)
+    """The four failures against the base: what a larger one costs positions and gives tokens. `lengths`: a number
+    alone is the longest of three."""
+    if isinstance(lengths, int):
+        lengths = [max(lengths // part, 2) for part in (16, 4, 1)]
     titles = ("position inversion", "position aliasing", "token inversion", "token aliasing")
     picture = Picture(titles, columns=2)
     cells = sweep.base_sweep(PAIRS, sorted(bases), lengths, token_phases="uniform", draws=6)

@@ -100,7 +100,8 @@ SUBJECTS = {
 """By what an error calls it."""
 
 LENGTH, LENGTHS, LAYER, HEAD = {"length": "length"}, {"lengths": "length"}, {"layer": "layer"}, {"head": "head"}
-OPTIONS = ("workdir", "results", "step", "length", "layer", "head", "seed", "training_steps")
+PHASES = {"phases": "phases"}
+OPTIONS = ("workdir", "results", "step", "length", "phases", "layer", "head", "seed", "training_steps")
 
 FIGURES: dict[str, Figure] = {
     "mixer": Figure(
@@ -108,15 +109,16 @@ FIGURES: dict[str, Figure] = {
         "RoPE and RoVE as one matrix: weights, kernels, mixers (RoVE, figure 1)", 4,
     ),
     "score": Figure(
-        "score_figures.score", "nothing", LENGTH,
+        "score_figures.score", "nothing", LENGTH | PHASES,
         "a score over distance, its high and low parts, its distribution (limits, figure 2)",
     ),
     "inversion": Figure(
-        "score_figures.inversions", "nothing", LENGTHS,
+        "score_figures.inversions", "nothing", LENGTHS | PHASES,
         "position inversion and aliasing by length and base (figure 3)",
     ),
     "token": Figure(
-        "score_figures.tokens", "nothing", LENGTHS, "token inversion and aliasing by length and base (figure 7)",
+        "score_figures.tokens", "nothing", LENGTHS | PHASES,
+        "token inversion and aliasing by length and base (figure 7)",
     ),
     "tradeoff": Figure(
         "score_figures.tradeoff", "nothing", LENGTHS, "the four failures against the base (table 1)",
@@ -180,6 +182,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, nargs="+", help="result files, of figures of results")
     add_step(parser)
     parser.add_argument("--length", type=int, help="distances, or tokens (default: the figure's own)")
+    parser.add_argument("--phases", help="by name: aligned, uniform, ... (default: the figure's own; all state theirs)")
     parser.add_argument("--layer", type=int, help="of one head, a mixer, or that composes first (default: 0)")
     parser.add_argument("--head", type=int, help="query head (default: 0)")
     parser.add_argument("--seed", type=int, help="of the query and the two keys of one head (default: 0)")

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         means = {name: mean_over_heads(document, name) for name in columns}
         lengths = list(means[columns[0]])
         rows = [[str(length), *(number(means[name][length], 4) for name in columns)] for length in lengths]
-        print(f"{label}, means over {len(records) // len(lengths)} heads\n")
+        print(f"{label}, means over {len(records) // len(lengths)} heads; {model_figures.OWN}\n")
         print(table(["length", *(name.replace("_", " ") for name in columns)], rows), end="\n\n")
     if document["model_swaps"]:
         written += model_figures.model_swaps([document], [label]).save(arguments.out, "model-swaps")
