@@ -95,7 +95,7 @@ def expected_position_aliasing(
 def closed_position_aliasing(h: int, base: float, length: int, tolerance: float) -> float:
     """C(M, 2) eps sqrt(2 ln B / (pi h ln M)): pairs within a small eps, amplitudes 1. Grows with M and with B.
 
-    It is `expected_position_aliasing` for the asymptotic variance h log_B(M) / 2.
+    It is `expected_position_aliasing` for the asymptotic variance h log_B(M) / 2, which no phase changes.
     """
     require(h >= 1, "h", h, "must be at least 1")
     require(base > 1, "base", base, "must be above 1")

@@ -161,7 +161,8 @@ def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
             means = mean_over_heads(document, name)
             picture.line(panel, label, list(means), list(means.values()), style, marked=True)
     for panel, name in enumerate(RATES):
-        top = {} if name == "token_aliasing" else {"top": 1.0}
+        most = max(value or 0.0 for document in documents for value in mean_over_heads(document, name).values())
+        top = {"top": 1.3 * most or None} if name in OWN_SCALE else {"top": 1.0}
         picture.dress(panel, "length M", "mean over heads", xscale="log")
         picture.tick(panel, sorted({record["length"] for document in documents for record in document["results"]}))
         picture.axes[panel].set_ylim(bottom=0, **top)
