@@ -113,9 +113,9 @@ def kernels(offsets, base=1000.0, pairing="half", channels=16, name="kernels"):
 kernels([0, -1, -2, -4, -8, -16, -64, -256])
 
 # %% [markdown]
-# From (a) to (h) the token that is read lies further back. The fast pairs (channels 0 and 8 are the fastest) have gone
-# round several times by (h), while the last ones, 7 and 15, have hardly left where they stood. Each panel is a
-# different matrix, so what is read tells how far away it stood. Where `ipywidgets` is installed, here is the same with
+# From (a) to (h) the token that is read lies further back. The fastest pair (channels 0 and 8) has gone round forty
+# times by (h), the slowest (7 and 15) a tenth of a circle. Each panel is a different matrix, so what is read tells how
+# far away it stood. Where `ipywidgets` is installed, here is the same with
 # sliders; move one, and the picture follows.
 
 # %%
