@@ -2,12 +2,12 @@
 
 Scores are S(m) = Re sum_n z_n exp(i m w_n) (Du et al., arXiv 2605.15514, section 2.1): m tokens from key to query, w_n
 in radians per token, z_n the complex product of a pair of the query with the conjugate of the key's, before 1/sqrt(H).
-|z_n| is the amplitude and arg z_n the phase; every function takes them as z, or scores made from them, and a closed form
-says which it is for, so none are ever assumed. All in float64 NumPy, but `rope_scores`, which is float32 in JAX.
+|z_n| is the amplitude and arg z_n the phase; every function takes them as z, or scores made from them, and closed forms
+say which they are for. All in float64 NumPy, but `rope_scores`, which is float32 in JAX.
 
-In the paper's letters: a_n, phi_n `Coefficients.amplitude`, `phase`; omega_n = theta^n `frequencies`; h their number; B
-`base`; M `length`; m `distances`; lambda(M) `Split.boundary`; mu, sigma^2 `Moments.mean`, `variance`; f `fraction_bits`;
-eps `tolerance`. Which channels are a pair is `pairing` here, as in `config.Rotary`; for partial rotation `rotary_dim`.
+In the paper's letters: a_n, phi_n `Coefficients.amplitude`, `phase`; omega_n = theta^n `frequencies`; h their number;
+B `base`; M `length`; m `distances`; lambda(M) `Split.boundary`; mu, sigma^2 `Moments.mean`, `variance`; f
+`fraction_bits`; eps `tolerance`. Which channels are a pair is `pairing`, as in `config.Rotary`.
 
 Scores: `product`, `moments`, `quantization`, `inversion`, `pairs`, `aliasing`, `swap`, `sweep`, `profile`. Models:
 `capture`, `failures` and `limits` (all heads of a run), `mixer`, `circuits`, `induction`. Pictures: `picture` and
