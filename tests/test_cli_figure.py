@@ -29,10 +29,26 @@ def run(capsys):
     return call
 
 
+@pytest.fixture(autouse=True)
+def captions_fit(monkeypatch):
+    """Every picture that a test saves: its caption lies within it."""
+    saved = Picture.save
+
+    def save(picture, folder, name):
+        written = saved(picture, folder, name)
+        if picture.said:
+            drawn = picture.drawing._suptitle.get_window_extent()
+            assert drawn.x0 >= 0 and drawn.x1 <= picture.drawing.bbox.x1, (name, picture.said)
+        return written
+
+    monkeypatch.setattr(Picture, "save", save)
+
+
 def numbers(path) -> dict[tuple[str, str], np.ndarray]:
     """A figure's CSV as (panel, series) -> [n, 2]."""
     found: dict[tuple[str, str], list] = {}
-    for row in csv.DictReader(io.StringIO(path.read_text())):
+    for row in csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("# ")):
+        assert row["x_is"], path
         found.setdefault((row["panel"], row["series"]), []).append((float(row["x"]), float(row["y"])))
     return {name: np.array(values) for name, values in found.items()}
 
@@ -52,13 +68,18 @@ def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
         picture = Picture(["lines", "matrix"])
         picture.line(0, "one", [1, 2, 3], [0.5, 1 / 3, 2.0], 1)
         picture.dress(0, "x", "y")
-        picture.image(1, np.array([[1.0, -2.0]]), diverging=True)
+        picture.image(1, np.array([[1.0, -2.0]]), rows="head", label="weight", digits=1)
+        picture.axes[1].set(xlabel="key")
+        picture.caption("of a folder named $x$ " * 20)
         written = picture.save(tmp_path / folder, "it")
     for path in written:
         assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes()
     found = check_files(tmp_path / "a", "it")
     np.testing.assert_array_equal(found["a", "one"], [(1, 0.5), (2, 1 / 3), (3, 2)])
-    np.testing.assert_array_equal(found["b", "row 0"], [(0, 1), (1, -2)])
+    np.testing.assert_array_equal(found["b", "head 0"], [(0, 1), (1, -2)])
+    said, header, first, *_, last = (tmp_path / "a" / "it.csv").read_text().splitlines()
+    assert said.startswith("# of a folder named $x$ of a") and header == "panel,series,x,y,x_is,y_is"
+    assert first == "a,one,1.0,0.5,x,y" and last == "b,head 0,1.0,-2.0,key,weight"
     colours = {colour for _, colour in Image.open(tmp_path / "a" / "it.png").convert("RGB").getcolors(1 << 24) or []}
     assert tuple(bytes.fromhex(COLOURS[1][1:])) in colours and tuple(bytes.fromhex(COLOURS[0][1:])) not in colours
     assert as_csv(["x"], [[0.1]]) == "x\n0.1\n"
