@@ -84,7 +84,8 @@ def texts(perplexity: dict[str, Result]) -> str:
     tokens = sorted({sum(one["tokens"] for one in record["documents"]) for record in document["results"]})
     amount = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     kind = which_documents(settings).replace("documents", "document" if len(read) == 1 else "documents", 1)
-    return f"{len(read)} {kind} ({amount} tokens at each length), mode {settings['mode']}"
+    alone = ", of which alone there is no interval" if len(read) == 1 else ""
+    return f"{len(read)} {kind} ({amount} tokens at each length), mode {settings['mode']}{alone}"
 
 
 def core_cell(result: Result | None) -> Cell:

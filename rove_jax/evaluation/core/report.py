@@ -41,7 +41,9 @@ def core_text(document: dict[str, Any]) -> str:
         kind = "CORE" if value == "core" else f"partial, {found['tasks']} of {len(TASKS)} tasks, not comparable to CORE"
         chosen = " (chosen)" if name == result["baselines"] else ""
         lines.append(f"{value} {name}{chosen}: {found[value]:+.4f} {span(found['interval'], 4)} ({kind})")
-    lines.append("95%: Wilson's interval of each accuracy, combined for the score; other examples of the same tasks.")
+    lines.append(
+        "95%: what other examples of these tasks would give; Wilson's interval of each, combined for the score."
+    )
     lines += [f"note: {note}" for note in notes(result)]
     return "\n".join(lines)
 
@@ -52,8 +54,11 @@ def rows_asked(settings: dict[str, Any]) -> str:
     if most is None:
         return "all rows"
     # llm-foundry's own subsets draw from the whole file too.
-    whole = " (their shots are from the whole file, nanochat's own subsets draw from the subset)"
-    return f"{counted(most, 'row')} of each task at most{whole if settings['protocol'] == 'nanochat' else ''}"
+    notes = {
+        "nanochat": " (their shots are from the whole file, nanochat's own subsets draw from the subset)",
+        "foundry": " (of jeopardy spread over its categories, one of each at least)",
+    }
+    return f"{counted(most, 'row')} of each task at most{notes[settings['protocol']]}"
 
 
 def by_reason(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
