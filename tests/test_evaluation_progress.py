@@ -15,7 +15,7 @@ from rove_jax.evaluation import processes
 
 processes.SECONDS = 0.01
 with processes.progress(8, "run: perplexity", "window") as bar:
-    bar.now("of 65536 tokens")
+    bar.now("65536 tokens")
     bar.bar.start_t -= 60  # a minute goes by
     processes.compiler().set()
     input()
@@ -43,7 +43,7 @@ def shown(checkout):
 
 
 def test_a_bar_is_there_before_the_first_unit_is_done_and_stays_current(shown):
-    shown(BAR, "run: perplexity of 65536 tokens, compiling:   0%|", "| 0/8 [01:0")  # ends if they are drawn
+    shown(BAR, "run: perplexity, window 0/8 |    ", "| 01:0", ", ? left, compiling, 65536 tokens")  # ends if they are
     assert "run" not in shown(TQDM, "at the end"), "control: if tqdm draws there by itself, `distributed.screen` may go"
 
 

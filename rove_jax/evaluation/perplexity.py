@@ -51,7 +51,7 @@ def perplexities(
         for rule in protocol.scalings:
             model = scaled(cfg, rule, training_length=training_length, length=length, values=values)
             if model not in scored:
-                now(f"of {length} tokens" + ("" if model == cfg else f", {rule}"))
+                now(f"{length} tokens" + ("" if model == cfg else f", {rule}"))
                 requests = [Request(row[:1], row[1:]) for part in parts for _, row in part]
                 scores = iter(engine.reading(model).score(requests, advance, length=length))
                 windows = [[(window, row, next(scores).nlls) for window, row in part] for part in parts]

@@ -37,17 +37,19 @@ def of_first(value: Any) -> Any:
 
 SECONDS = 1.0
 """Between two drawings of a progress bar."""
+LAYOUT = "{desc} {n_fmt}/{total_fmt} |{bar:8}| {elapsed}, {remaining} left{postfix}"
+"""What matters first: a narrow terminal cuts the end off."""
 
 
 class Bar:
     """A progress bar that says what comes now, and whether jax compiles it."""
 
-    def __init__(self, bar: tqdm, what: str) -> None:
-        self.bar, self.what, self.part = bar, what, ""
+    def __init__(self, bar: tqdm) -> None:
+        self.bar, self.part = bar, ""
 
     def now(self, part: str) -> None:
         """Say which part of the work comes now."""
-        self.part = f" {part}"
+        self.part = part
 
     def update(self, count: int) -> None:
         """So many more units are done."""
@@ -57,15 +59,16 @@ class Bar:
         """Draw it again and again: a long text takes minutes, and so may a compiler."""
         compiles = compiler()
         while not closing.wait(SECONDS):
-            self.bar.set_description_str(f"{self.what}{self.part}{', compiling' if compiles.is_set() else ''}")
+            self.bar.set_postfix_str(", ".join(filter(None, ["compiling" if compiles.is_set() else "", self.part])))
 
 
 @contextlib.contextmanager
 def progress(total: int, what: str, unit: str) -> Iterator[Bar]:
     """A progress bar on stderr, gone when it is closed: on a terminal, and of the first process alone."""
+    shape: dict[str, Any] = {"leave": False, "bar_format": LAYOUT, **distributed.screen()}
     off = None if distributed.is_writer() else True
-    with tqdm(total=total, desc=what, unit=unit, disable=off, leave=False, **distributed.screen()) as drawn:
-        bar, closing = Bar(drawn, what), threading.Event()
+    with tqdm(total=total, desc=f"{what}, {unit}", disable=off, **shape) as drawn:
+        bar, closing = Bar(drawn), threading.Event()
         drawer = threading.Thread(target=bar.draw, args=[closing], daemon=True)
         if not drawn.disable:
             drawer.start()
