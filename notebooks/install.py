@@ -59,7 +59,8 @@ if importlib.util.find_spec("rove_jax") is None:
 RUNS = Path(os.environ.get("ROVE_NOTEBOOK_RUNS") or CHECKOUT / "runs") / sized("", "short", "tiny")
 SMALLER = sized(
     "",
-    "--training.steps 250 --evaluation.lengths 128 512 1024 --evaluation.documents 4 --evaluation.max-new-tokens 100",
+    "--training.steps 250 --training.validation-every 50 --evaluation.lengths 128 512 1024 --evaluation.documents 4 "
+    "--evaluation.max-new-tokens 100",
     "--training.steps 4 --training.validation-tokens 256 --data.context-length 64 --model.layers 2 --model.width 16 "
     "--model.head-dim 16 --model.mlp-width 16 --evaluation.lengths 64 128 --evaluation.scalings none "
     "--evaluation.documents 2 --evaluation.max-new-tokens 8",
