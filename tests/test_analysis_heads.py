@@ -196,6 +196,19 @@ def test_a_head_with_constant_scores_has_more_pairs_than_can_be_listed(params, m
     still = found._replace(query=found.query * np.array([1e-9, 1e-9, 1e-9, 1e-9, 1, 1], np.float32))
     [record] = failures.failure_rates(lambda length: SMALL, still, lengths=[64], draws=2)
     assert record["swap_pairs"] == 1.0 and record["swap_unseen"] < 0.2
+    assert (record["swap_draws"], record["swap_trials"]) == (2, 2 * failures.SWAPS)
+    other = {**record, "head": 1, "swap_unseen": 1.0, "swap_draws": 1, "swap_trials": 5}
+    none = {**record, "head": 2, "swap_unseen": None, "swap_draws": 0, "swap_trials": 0}
+    [found] = limits.swaps_by_length({"results": [record, other, none]})
+    assert [found[name] for name in ("length", "heads", "of", "draws", "pairs")] == [64, 2, 3, 3, 69]
+    assert found["swap_unseen"] == (1 + record["swap_unseen"]) / 2
+    low, high = found["intervals"]["swap_unseen"]
+    assert low < 0.2 and 0.8 < high < 1, "three draws say little"
+    [empty] = limits.swaps_by_length({"results": [none]})
+    assert empty["swap_unseen"] is None and empty["heads"] == 0 and empty["intervals"] == {}
+    with pytest.raises(UsageError, match="has no counts of swaps; evaluate the run again"):
+        old = {name: value for name, value in record.items() if name != "swap_draws"}
+        limits.swaps_by_length({"results": [old], "provenance": {"run": "old"}})
     with pytest.raises(UsageError, match="pairs = 2016: more than 1000"):  # control
         aliasing.attention_invariance(np.zeros(64), np.zeros(64), "bfloat16")
 

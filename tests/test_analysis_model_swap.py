@@ -119,6 +119,11 @@ def test_a_summary_counts_what_matters():
     rows = [("nearest", 0.5, 0.001, 0.1, True, True), ("nearest", 0.1, 0.2, 0.4, False, False),
             ("nearest", 0.3, 0.0, 0.001, True, True)]  # fmt: skip
     nearest, random = model_swap.by_kind([dict(zip(fields, row)) for row in rows])
+    intervals = nearest.pop("intervals")
     assert nearest == {"kind": "nearest", "swaps": 3, "gap": 0.3, "matter": pytest.approx(2 / 3), "blind": 0.5,
-                       "argmax_kept": 0.5, "change": pytest.approx(0.255), "unseen": pytest.approx(2 / 3)}  # fmt: skip
-    assert tuple(nearest)[1:] == model_swap.SUMMARY and random["swaps"] == 0 and random["blind"] is None
+                       "argmax_kept": 0.5, "change": pytest.approx(0.255), "unseen": pytest.approx(2 / 3),
+                       "mattering": 2}  # fmt: skip
+    assert tuple(nearest)[1:-1] == model_swap.SUMMARY and random["swaps"] == 0 and random["blind"] is None
+    assert set(intervals) == set(model_swap.SHARES) and random["intervals"] == {}
+    assert intervals["blind"] == pytest.approx([0.0945, 0.9055], abs=1e-4)  # 1 of 2, by Wilson's formula
+    assert intervals["matter"] == pytest.approx([0.2077, 0.9385], abs=1e-4)  # 2 of 3

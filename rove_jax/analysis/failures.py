@@ -148,7 +148,8 @@ def swap_rates(
     swap_pairs: the share of pairs of positions at which both do. Of up to SWAPS of those for each draw: swap_unseen,
     the share after which every channel of the output is the same number in `dtype`, and swap_change, the mean relative
     change; the query attends to the two tokens and one of score and value 0. With _context it attends to the text
-    that they were drawn from instead. None where no pair aliases.
+    that they were drawn from instead. None where no pair aliases. swap_draws: of how many draws any pair does;
+    swap_trials: how many pairs were taken of these.
     """
     place, column = at
     rotary, turning, pairing = score_rotation(cfg), value_frequencies(cfg), value_pairing(cfg)
@@ -185,6 +186,7 @@ def swap_rates(
                 )
             )
     rates: dict[str, float | None] = {"swap_pairs": joint / len(drawn.row) / (length * (length - 1) / 2)}
+    rates |= {"swap_draws": len(outcomes[""]), "swap_trials": sum(len(x.before) for x in outcomes[""])}
     for name, swapped in outcomes.items():
         unseen = np.concatenate([x.unseen(dtype) for x in swapped]) if swapped else None
         rates[f"swap_unseen{name}"] = None if unseen is None else float(unseen.mean())

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rove_jax.analysis import model_swap
 from rove_jax.analysis.capture import Captured, capture_qkv, score_rotation
@@ -14,6 +13,8 @@ from rove_jax.analysis.quantization import dtype_name
 from rove_jax.config import Model, ScalingRule
 from rove_jax.errors import require
 from rove_jax.evaluation import results
+from rove_jax.evaluation.intervals import wilson
+from rove_jax.evaluation.processes import progress
 from rove_jax.evaluation.protocol import Protocol, choose, scaled
 from rove_jax.evaluation.runs import Run, open_data
 
@@ -72,7 +73,8 @@ def captured_text(run: Run, asked: Asked) -> Captured:
 
 
 def measure_limits(run: Run, asked: Asked) -> dict:
-    """A result document of `failure_rates`, with those of `swapped_text` as `model_swaps`; a progress bar on stderr."""
+    """A result document of `failure_rates`; in it also `swapped_text` as `model_swaps`, and the summaries
+    `swaps_by_length` and `model_swaps_by_kind`. A progress bar on stderr."""
     cfg, trained = run.config.model, run.config.data.context_length
     score_rotation(cfg)
     lengths = asked.lengths or tuple(min(trained * factor, LONGEST) for factor in (1, 4, 16, 64))
@@ -84,7 +86,8 @@ def measure_limits(run: Run, asked: Asked) -> dict:
     swaps = swapped_text(run, asked)
     captured = captured_text(run, asked)
     count = len(lengths) * len(captured.layers) * len(captured.heads)
-    with tqdm(total=count, desc=f"{run.workdir.name}: limits", unit="head", disable=None, leave=False) as bar:
+    with progress(count, f"{run.workdir.name}: limits", "head") as bar:
+        bar.now(f"{len(lengths)} lengths up to {max(lengths)}")
         records = failure_rates(
             at_length,
             captured,
@@ -97,7 +100,8 @@ def measure_limits(run: Run, asked: Asked) -> dict:
     settings = {**dataclasses.asdict(asked), "lengths": lengths, "text_length": int(captured.query.shape[2])}
     settings["coefficients"] = "amplitudes and phases of the model's queries and keys, before rotation and 1/sqrt(H)"
     document = results.document("limits", run.provenance, settings, records)
-    return {**document, "model_swaps": swaps}
+    summaries = {"swaps_by_length": swaps_by_length(document), "model_swaps_by_kind": model_swap.by_kind(swaps)}
+    return {**document, **summaries, "model_swaps": swaps}
 
 
 def swapped_text(run: Run, asked: Asked) -> list[dict]:
@@ -110,7 +114,7 @@ def swapped_text(run: Run, asked: Asked) -> list[dict]:
     cfg = scaled(run.config.model, asked.scaling, training_length=trained, length=length)
     captured = capture_qkv(cfg, run.params, tokens, (0,))
     places = model_swap.find_places(cfg, captured, asked.swaps, dtype=asked.dtype, seed=asked.seed)
-    with tqdm(total=len(places), desc=f"{run.workdir.name}: swaps", disable=None, leave=False) as bar:
+    with progress(len(places), f"{run.workdir.name}: swaps in a text", "swap") as bar:
         return model_swap.model_swaps(cfg, run.params, tokens, places, dtype=asked.dtype, advance=bar.update)
 
 
@@ -121,3 +125,30 @@ def mean_over_heads(document: dict, name: str) -> dict[int, float | None]:
         found.setdefault(record["length"], []).append(record[name])
     present = {length: [v for v in values if v is not None] for length, values in found.items()}
     return {length: float(np.mean(values)) if values else None for length, values in present.items()}
+
+
+SWAP_FIELDS = ("swap_unseen", "swap_unseen_context", "swap_change", "swap_change_context")
+
+
+def swaps_by_length(document: dict) -> list[dict]:
+    """What the means of `SWAP_FIELDS` rest on, by length: a record with the length and
+
+    heads: with any pair of places where both keys score the same, of `of`, and how many of their draws have one and how
+    many pairs were taken; each field's mean over those heads (None: none has); and for shares `intervals`, Wilson's 95%
+    as if each draw were one answer, since the pairs of a draw are alike. Raises `UsageError` for a result without
+    counts.
+    """
+    found = []
+    for length in dict.fromkeys(record["length"] for record in document["results"]):
+        every = [record for record in document["results"] if record["length"] == length]
+        known = all("swap_draws" in record for record in every)
+        name = document.get("provenance", {}).get("run")
+        require(known, "--results", name, "has no counts of swaps; evaluate the run again")
+        own = [record for record in every if record["swap_draws"]]
+        means = {name: float(np.mean([record[name] for record in own])) if own else None for name in SWAP_FIELDS}
+        draws = sum(record["swap_draws"] for record in own)
+        intervals = {name: list(wilson(means[name] * draws, draws)) for name in SWAP_FIELDS[:2]} if own else {}
+        pairs = sum(record["swap_trials"] for record in own)
+        counts = {"length": length, "heads": len(own), "of": len(every), "draws": draws, "pairs": pairs}
+        found.append({**counts, **means, "intervals": intervals})
+    return found

@@ -19,6 +19,7 @@ from rove_jax.analysis.product import qk_coefficients, rope_product
 from rove_jax.analysis.quantization import quantize
 from rove_jax.config import Model
 from rove_jax.errors import require
+from rove_jax.evaluation.intervals import wilson
 from rove_jax.evaluation.scorer import compute_config
 from rove_jax.models import functional
 from rove_jax.rotary import frequencies, logit_scale
@@ -38,6 +39,8 @@ SUMMARY = ("swaps", "gap", "matter", "blind", "argmax_kept", "change", "unseen")
 """Of the swaps of a kind: how many; the median gap; how many matter, their stake above `SAME`; of those, how many the
 output is blind to, its total variation up to `SAME`, and how many keep the likeliest token; the median of what changes
 over the stake; and of all, how many leave every logit the same number in the dtype."""
+SHARES = {"matter": "swaps", "blind": "mattering", "argmax_kept": "mattering", "unseen": "swaps"}
+"""Those that are shares, and of what."""
 SWAPPED, COPIED = (1, 0), ((0, 0), (1, 1))
 
 
@@ -184,28 +187,37 @@ def log_softmax(x: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
 
 
 def by_kind(records: list[dict]) -> list[dict]:
-    """A summary of each kind: the fields of `SUMMARY`. None where nothing matters."""
+    """A summary of each kind: the fields of `SUMMARY`, None where nothing matters; `mattering`, how many swaps do; and
+    `intervals`, Wilson's 95% of every one of `SHARES` that has a number, as if swaps were independent."""
     summary = []
     for kind in KINDS:
         own = [record for record in records if record["kind"] == kind]
         matter = [record for record in own if record["stake"] > SAME]
 
-        def mean(values: list) -> float | None:
-            return float(np.mean(values)) if values else None
+        def median(values: list) -> float | None:
+            return float(np.median(values)) if values else None
 
-        changes = [record["total_variation"] for record in matter]
+        counts = {
+            "matter": len(matter),
+            "blind": sum(record["total_variation"] <= SAME for record in matter),
+            "argmax_kept": sum(record["argmax_kept"] for record in matter),
+            "unseen": sum(record["unseen"] for record in own),
+        }
+        among = {"swaps": len(own), "mattering": len(matter)}
+        present = {name: (count, among[SHARES[name]]) for name, count in counts.items() if among[SHARES[name]]}
+        fields = {
+            "swaps": len(own),
+            "gap": median([record["gap"] for record in own]),
+            "change": median([record["total_variation"] / record["stake"] for record in matter]),
+            **dict.fromkeys(SHARES),
+            **{name: count / of for name, (count, of) in present.items()},
+        }
         summary.append(
             {
                 "kind": kind,
-                "swaps": len(own),
-                "gap": float(np.median([record["gap"] for record in own])) if own else None,
-                "matter": len(matter) / len(own) if own else None,
-                "blind": mean([change <= SAME for change in changes]),
-                "argmax_kept": mean([record["argmax_kept"] for record in matter]),
-                "change": float(np.median([record["total_variation"] / record["stake"] for record in matter]))
-                if matter
-                else None,
-                "unseen": mean([record["unseen"] for record in own]),
+                **{name: fields[name] for name in SUMMARY},
+                "mattering": len(matter),
+                "intervals": {name: list(wilson(*counted)) for name, counted in present.items()},
             }
         )
     return summary

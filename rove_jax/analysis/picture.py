@@ -78,7 +78,14 @@ class Picture:
         self.axes[panel].stairs(heights, edges, fill=True, color=colour, alpha=0.35, label=series)
 
     def image(
-        self, panel: int, matrix: np.ndarray, *, label: str = "", rows: str = "row", digits: int | None = None, **look: Any
+        self,
+        panel: int,
+        matrix: np.ndarray,
+        *,
+        label: str = "",
+        rows: str = "row",
+        digits: int | None = None,
+        **look: Any,
     ) -> None:
         """A matrix as colours, with their scale, which `label` names. In the CSV: a series for each row, called `rows`
         and its number, and columns as x. `digits`: decimals of numbers in the cells; None: none."""

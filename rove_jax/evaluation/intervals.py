@@ -17,7 +17,7 @@ def quantile(freedom: int) -> float:
     return float(stats.t.ppf(0.975, freedom))
 
 
-def wilson(correct: int, samples: int, z: float = Z) -> tuple[float, float]:
+def wilson(correct: int | float, samples: int, z: float = Z) -> tuple[float, float]:
     """The 95% interval of a share (Wilson 1927), which stays within 0 and 1 and is right near them."""
     share, square = correct / samples, z * z / samples
     middle = (share + square / 2) / (1 + square)
