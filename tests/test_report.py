@@ -11,6 +11,7 @@ from rove_jax.analysis.picture import COLOURS
 from rove_jax.config import Config, Evaluation, Model
 from rove_jax.errors import UsageError
 from rove_jax.report import compare as report
+from rove_jax.report.look import acting
 
 
 def document(variant: str, offset: float, run: str = "", **provenance) -> dict:
@@ -98,10 +99,10 @@ def test_ratios_are_of_perplexities_on_the_same_documents():
         else:  # made up: half the tokens with a quarter of the nats
             assert record["last_ratio"] == 1.0
             np.testing.assert_allclose(record["last_interval"], [np.exp(-0.05)] * 2, rtol=1e-12)
-    for made in documents:  # files of earlier versions have no such sums
+    for made in documents:  # files of earlier versions have no such sums, of one run or of both
         for one in made["results"][0]["documents"]:
             del one["last_nll"], one["last_tokens"]
-    assert report.ratios(documents)[0]["last_interval"] is None
+        assert report.ratios(documents)[0]["last_interval"] is None
     short = {**documents[1], "results": documents[1]["results"][2:]}
     assert [r["length"] for r in report.ratios([documents[0], short])] == [256, 256, 512, 512]
     assert [r["length"] for r in report.ratios([short, documents[1]])] == [256, 256, 512, 512]
@@ -154,6 +155,9 @@ def test_the_figure_has_every_number_and_a_legend_of_what_is_there():
     # YaRN does nothing up to 128 tokens: its line begins there, and lines of runs differ in all that print shows.
     first, second = (line for line in panels[0].get_lines()[:3:2])
     assert list(panels[0].get_lines()[1].get_xdata()) == [128, 256, 512]
+    assert acting([64, 128, 256], "yarn", ["yarn"], 128) == [64, 128, 256], "there is no line to begin from"
+    assert acting([64, 128, 256], "yarn", ["none", "yarn"], 128) == [128, 256]
+    assert acting([256, 512], "yarn", ["none", "yarn"], 128) == [256, 512]
     assert first.get_marker() != second.get_marker() and first.get_linewidth() > second.get_linewidth()
 
 

@@ -112,7 +112,7 @@ def paired_interval(both: Sequence[dict], tokens: str, nats: str) -> list[float]
     """95% interval of the ratio of two records' perplexities over the documents they share; None where their sums are
     not in the file (of last tokens, in those of earlier versions)."""
     parts = [[document for document in record["documents"] if document.get(tokens)] for record in both]
-    if not parts[0]:
+    if not all(parts):
         return None
     base, sums = (np.array([document[nats] for document in part]) for part in parts)
     return bootstrap(sums, np.array([document[tokens] for document in parts[0]]), base)
@@ -139,8 +139,9 @@ def perplexity(documents: Documents) -> Figure:
     }
     for place, (label, document) in enumerate(documents.items()):
         measured = records(document)
-        for style, rule in enumerate(dict.fromkeys(record["scaling"] for record in document["results"])):
-            there = acting([length for length in lengths if (length, rule) in measured], rule, trained)
+        rules = dict.fromkeys(record["scaling"] for record in document["results"])
+        for style, rule in enumerate(rules):
+            there = acting([length for length in lengths if (length, rule) in measured], rule, rules, trained)
             look, name = looks(place, style), named(label, rule, several > 1)
             for panel, (part, what) in enumerate(parts.items()):
                 found = [measured[n, rule]["last"] if part else measured[n, rule] for n in there]

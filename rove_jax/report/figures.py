@@ -37,9 +37,10 @@ def by_length(documents: Documents, panels: Sequence[str], field: str, value: st
         ticks = sorted({row["length"] for row in everything if row[field] == title})
         for place, (label, document) in enumerate(documents.items()):
             mine = [row for row in document["results"] if row[field] == title]
-            for style, rule in enumerate(dict.fromkeys(row["scaling"] for row in document["results"])):
+            rules = dict.fromkeys(row["scaling"] for row in document["results"])
+            for style, rule in enumerate(rules):
                 chosen = {row["length"]: row for row in mine if row["scaling"] == rule}
-                there = acting(sorted(chosen), rule, trained)
+                there = acting(sorted(chosen), rule, rules, trained)
                 at, look = apart(there, place + style * len(documents), several * len(documents)), looks(place, style)
                 picture.line(
                     panel, named(label, rule, several > 1), at, [chosen[n][value] for n in there], place, **look

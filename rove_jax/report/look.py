@@ -1,7 +1,7 @@
 """How figures of a report look alike: names of folders, one legend, axes of lengths, lines that lie on each other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,10 +56,12 @@ def apart(lengths: Sequence[int], place: int, count: int) -> list[float]:
     return [length * 1.03 ** (place - (count - 1) / 2) for length in lengths]
 
 
-def acting(lengths: Sequence[int], rule: str, trained: int) -> list[int]:
-    """The lengths at which a scaling's line is drawn: it begins where it parts from the unscaled one."""
+def acting(lengths: Sequence[int], rule: str, rules: Iterable[str], trained: int) -> list[int]:
+    """The lengths at which the line of `rule` is drawn: beside an unscaled one among `rules` it begins where it parts
+    from that, at the last length up to that of training."""
     before = [length for length in lengths if length <= trained]
-    return [length for length in lengths if rule == "none" or length > trained or length == max(before)]
+    whole = rule == "none" or "none" not in rules
+    return [length for length in lengths if whole or length > trained or length == max(before)]
 
 
 def bars(picture: Picture, panel: int, at: Sequence[float], intervals: Sequence[Any], colour: str) -> None:
