@@ -27,7 +27,7 @@ from rove_jax.report import compare, figures
 from rove_jax.rotary import frequencies, logit_scale
 from rove_jax.training import loop
 
-distributed.keep_compiled()
+_ = distributed.keep_compiled()  # where programs are kept
 
 # %% [markdown]
 # The twins: found if notebook 1 has trained them, else trained now (four minutes on two CPU cores, one where `SIZE` is

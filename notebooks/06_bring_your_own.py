@@ -26,7 +26,7 @@ from rove_jax.evaluation import runs
 from rove_jax.evaluation.protocol import Protocol
 from rove_jax.training import loop
 
-distributed.keep_compiled()
+_ = distributed.keep_compiled()  # where programs are kept
 
 # %% [markdown]
 # ## Someone else's model

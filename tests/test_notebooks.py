@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 from notebooks import convert
 from notebooks import install as first_cell
+from rove_jax import recipes
 
 SOURCES = convert.sources()
 MACHINE = re.compile(r"/(?:home|root|Users|work|tmp|content)/\w")
@@ -101,9 +101,59 @@ def test_the_jax_of_the_runtime_is_kept_if_it_can_be(there: str, monkeypatch: py
     assert calls == {"one that serves": [kept], "another": [kept, other], "none": [other]}[there]
 
 
+@pytest.mark.parametrize("chosen", ["full", "short", "tiny", "huge"])
+def test_a_size_is_chosen_in_the_environment_or_in_the_cell(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (convert.HERE / "install.py").read_text()
+    outcomes = []
+    for environment, cell in ((chosen, text), ("", text.replace('SIZE = "full"', f'SIZE = "{chosen}"'))):
+        monkeypatch.setenv("ROVE_NOTEBOOK_SIZE", environment)
+        monkeypatch.setenv("ROVE_NOTEBOOK_RUNS", "somewhere")
+        names: dict = {}
+        if chosen == "huge":
+            with pytest.raises(SystemExit, match="huge.*must be full, short or tiny"):
+                exec(cell, names)
+            continue
+        exec(cell, names)
+        folder = {"full": "somewhere", "short": "somewhere/short", "tiny": "somewhere/tiny"}[chosen]
+        assert names["RUNS"] == Path(folder) and names["sized"](1, 2, 3) == ["full", "short", "tiny"].index(chosen) + 1
+        outcomes.append(recipes.load(convert.HERE.parent / "configs" / "tiny_rove.py", names["SMALLER"]).training.steps)
+    assert outcomes == {"full": [800, 800], "short": [250, 250], "tiny": [4, 4], "huge": []}[chosen]
+
+
+Ran = tuple[list[nbformat.NotebookNode], list[str]]
+"""Cells of a notebook with their outputs, and the errors among these."""
+
+
+def execute(books: list[nbformat.NotebookNode]) -> list[Ran]:
+    """Run notebooks one after the other in one kernel, which forgets all names in between; a cell that fails ends none.
+
+    Starting a kernel and importing jax costs more than most notebooks at their smallest.
+    """
+    forget = nbformat.v4.new_code_cell("get_ipython().reset(new_session=False)")
+    whole = nbformat.v4.new_notebook(cells=[cell for book in books for cell in (*book.cells, forget.copy())])
+    for number, cell in enumerate(whole.cells):
+        cell.id = f"cell-{number}"
+    where = {"metadata": {"path": str(convert.HERE)}}
+    client = NotebookClient(whole, timeout=600, kernel_name="python3", resources=where, allow_errors=True)
+    cells, ran = iter(client.execute().cells), []
+    for book in books:
+        mine = [next(cells) for _ in book.cells]
+        outputs = [output for cell in mine for output in cell.get("outputs", ())]
+        ran.append((mine, [f"{o.ename}: {o.evalue}" for o in outputs if o.output_type == "error"]))
+        next(cells)
+    return ran
+
+
+DEVICES_OF_ITS_OWN = "05_tpu_and_gpu"
+"""It sets the number of devices, which a process can do once."""
+
+
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory):
-    """Environment of the kernels: one folder of runs, of prepared data and of compiled programs for all notebooks."""
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Every notebook at its smallest, by name, with one folder of runs, of prepared data and of compiled programs.
+
+    Last in the kernel of most of them: one that fails, and one that uses a name of that one.
+    """
     folder = tmp_path_factory.mktemp("notebooks")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
@@ -112,21 +162,22 @@ def kernel(tmp_path_factory: pytest.TempPathFactory):
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of it
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("ROVE_NOTEBOOK_RUNS", str(folder / "runs"))
-        patch.setenv("ROVE_NOTEBOOK_TINY", "1")
-        yield
-
-
-def execute(book: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Run all cells in a kernel of their own; raises `CellExecutionError` where one fails."""
-    where = {"metadata": {"path": str(convert.HERE)}}
-    return NotebookClient(book, timeout=600, kernel_name="python3", resources=where).execute()
+        patch.setenv("ROVE_NOTEBOOK_SIZE", "tiny")
+        together = {source.stem: read(source) for source in SOURCES if source.stem != DEVICES_OF_ITS_OWN}
+        for name, code in (("fails", "left = 1\nimport rove_jax\nrove_jax.nothing_of_this_name"), ("borrows", "left")):
+            together[name] = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+        alone = read(convert.HERE / f"{DEVICES_OF_ITS_OWN}.py")
+        [other] = execute([alone])
+        return {**dict(zip(together, execute(list(together.values())))), DEVICES_OF_ITS_OWN: other}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=named)
-def test_a_notebook_runs_from_top_to_bottom(source: Path, kernel: None) -> None:
+def test_a_notebook_runs_from_top_to_bottom(source: Path, ran: dict[str, Ran]) -> None:
+    cells, errors = ran[source.stem]
+    assert errors == []
     shown = 0
-    for cell in execute(read(source)).cells:
+    for cell in cells:
         images = [output for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
         if cell.cell_type == "code" and cell.source.split("\n")[-1].startswith("show("):
             assert len(images) == 1, cell.source
@@ -135,7 +186,14 @@ def test_a_notebook_runs_from_top_to_bottom(source: Path, kernel: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_that_fails_is_seen(kernel: None) -> None:
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import rove_jax\nrove_jax.nothing_of_this_name")])
-    with pytest.raises(CellExecutionError, match="nothing_of_this_name"):
-        execute(book)
+def test_a_cell_that_fails_is_seen_and_so_is_a_name_of_another_notebook(ran: dict[str, Ran]) -> None:
+    [failed], [borrowed] = ran["fails"][1], ran["borrows"][1]
+    assert "nothing_of_this_name" in failed and "name 'left' is not defined" in borrowed
+
+
+@pytest.mark.slow
+def test_long_cells_show_their_progress(ran: dict[str, Ran]) -> None:
+    """Bars of the library are for terminals; the first cell lets a notebook have them."""
+    outputs = [output for cell in ran["01_quickstart"][0] for output in cell.get("outputs", ())]
+    drawn = "".join(output.text for output in outputs if output.get("name") == "stderr")
+    assert "tiny_rove: perplexity" in drawn and "tiny_rope: perplexity" in drawn and "tokens/s" in drawn

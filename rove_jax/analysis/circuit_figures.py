@@ -79,6 +79,10 @@ def energy(runs: Sequence[Run], labels: Sequence[str], lengths: Sequence[int] | 
         draw_energy(picture, panel, np.array([energies.mean((0, 1)) for energies in found]), lengths)
     omega = frequencies(score_rotation(runs[0].config.model), runs[0].config.model.head_dim)
     draw_energy(picture, len(runs), np.array([circuits.uniform_gain(omega, n) ** 2 for n in lengths]), lengths)
+    least = min(axes.get_ylim()[0] for axes in picture.axes[: len(runs)])
+    for axes in picture.axes[: len(runs)]:
+        axes.set_ylim(bottom=least)  # runs are to be compared
+    picture.axes[-1].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
     picture.drawing.suptitle(
         f"energy of the outputs of heads over that of values, trained on {trained} tokens", fontsize=10
     )
@@ -90,7 +94,9 @@ def draw_energy(picture: Picture, panel: int, energies: np.ndarray, lengths: Seq
     for style, pair in enumerate(circuits.pair_order(energies.shape[1], 5)):
         picture.line(panel, f"pair {pair}", lengths, energies[:, pair], style, marked=True)
     whole_decade = 10.0 ** np.floor(np.log10(energies.min()))
-    picture.dress(panel, "length", "energy", xscale="log", yscale="log", ylim=(whole_decade, 1.3))
+    picture.dress(
+        panel, "length", "output energy / values'", xscale="log", yscale="log", ylim=(whole_decade, 1.3), legend=False
+    )
     picture.tick(panel, lengths)
 
 

@@ -70,22 +70,25 @@ SIGNS = "Red: above 0; blue with a bar: below"
 
 
 def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | None = None) -> None:
-    """Matrices in their panels, in one range of colours, -limit to limit (None: all of them), white at 0. Red and blue are the same grey in
-    print, so values below 0 have a bar (those under a fiftieth of the range, which look white, have none)."""
-    limit = limit or max(np.abs(matrix).max() for matrix in matrices.values()) or 1.0
+    """Matrices in their panels, in one range of colours, -limit to limit (None: all of them), white at 0.
+
+    Red and blue are the same grey in print, so values below 0 have a bar (those under a fiftieth of the range, which
+    look white, have none).
+    """
+    ends = limit or max(float(np.abs(matrix).max()) for matrix in matrices.values()) or 1.0
     for panel, matrix in matrices.items():
         axes = picture.axes[panel]
         for row, values in enumerate(matrix):
             picture.record(panel, f"row {row}", range(len(values)), values)
-        shown = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
-        rows, columns = np.nonzero(matrix < -limit / 50)
+        shown = axes.imshow(matrix, cmap="RdBu_r", vmin=-ends, vmax=ends, aspect="equal", interpolation="nearest")
+        rows, columns = np.nonzero(matrix < -ends / 50)
         cell = 72 * 0.75 * picture.drawing.get_figwidth() / axes.get_gridspec().ncols / max(matrix.shape)  # points
         look = {"marker": "_", "s": (0.55 * cell) ** 2, "linewidth": max(0.12 * cell, 0.25)}
-        dark = matrix[rows, columns] < -0.6 * limit
+        dark = matrix[rows, columns] < -0.6 * ends
         axes.scatter(columns, rows, color=np.where(dark, "white", "black"), **look)
         axes.spines[["top", "right"]].set_visible(True)
     panels = [picture.axes[panel] for panel in matrices]
-    picture.drawing.get_layout_engine().set(h_pad=0.1, w_pad=0.1)
+    picture.drawing.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
     picture.drawing.colorbar(shown, ax=panels, label="entry", shrink=0.6, pad=0.01)
 
 
