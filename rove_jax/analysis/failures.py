@@ -6,7 +6,7 @@ on the host, for how many pairs and groups there are depends on the numbers, and
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Integer
@@ -96,7 +96,8 @@ def failure_rates(
                 reach = inversion.windows(length, "near_far")[1][1]
                 waves = np.asarray(rope_scores(pair.z, omega, reach, constant=pair.constant))
                 inside = waves[..., :length]
-                rates = score_rates(pair, inside, omega, dtype) | profile_rates(pair, waves, omega, length)
+                rates: dict[str, Any] = {**score_rates(pair, inside, omega, dtype)}
+                rates |= profile_rates(pair, waves, omega, length)
                 rates["semantic_score"] = 1 - rates["token_inversion"]
                 rates |= swap_rates(model, captured, (place, column), drawn, inside, dtype, seed)
                 records.append({"layer": layer, "head": head, "length": length, **rates})
@@ -117,9 +118,9 @@ def score_rates(pair: Coefficients, waves: np.ndarray, omega: np.ndarray, dtype:
         "position_inversion_normal": float(normal.mean()),
         "position_partner": float(np.mean([found.share for found in aliased])),
         "position_pairs": float(np.mean([found.pairs for found in aliased]) / (length * (length - 1) / 2)),
-        "token_inversion": float(inversion.inverted_order(*waves).mean()),
-        "token_aliasing": float(aliasing.same_scores(*waves, dtype).mean()),
-        "token_aliasing_resolution": float(aliasing.same_scores(*waves, tolerance=resolution).mean()),
+        "token_inversion": float(inversion.inverted_order(waves[0], waves[1]).mean()),
+        "token_aliasing": float(aliasing.same_scores(waves[0], waves[1], dtype).mean()),
+        "token_aliasing_resolution": float(aliasing.same_scores(waves[0], waves[1], tolerance=resolution).mean()),
         "effective_pairs": float(effective_pairs(pair.z).mean()),
     }
 

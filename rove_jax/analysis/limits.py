@@ -147,7 +147,7 @@ def swaps_by_length(document: dict) -> list[dict]:
         own = [record for record in every if record["swap_draws"]]
         means = {name: float(np.mean([record[name] for record in own])) if own else None for name in SWAP_FIELDS}
         draws = sum(record["swap_draws"] for record in own)
-        intervals = {name: list(wilson(means[name] * draws, draws)) for name in SWAP_FIELDS[:2]} if own else {}
+        intervals = {name: list(wilson((means[name] or 0) * draws, draws)) for name in SWAP_FIELDS[:2]} if own else {}
         pairs = sum(record["swap_trials"] for record in own)
         counts = {"length": length, "heads": len(own), "of": len(every), "draws": draws, "pairs": pairs}
         found.append({**counts, **means, "intervals": intervals})
