@@ -124,6 +124,7 @@ show(picture, "by_position")
 # Thirteen tasks of Hsieh et al. (arXiv 2404.06654). "One of the special magic numbers for *long-haired* is
 # 7361021", says a sentence somewhere in the hay; what was the number? The score is the likelihood of the right
 # answer, in nats per token. To be held against it is the same question where the sentence has been taken out.
+# (A star, or "small", marks a task made smaller than RULER's, where that does not fit the length.)
 #
 # Be warned: a model of 0.8 million parameters that has read 3 MB of speeches does *not* look things up. What you
 # see here is how the measurement goes, and how much the mere length costs. For results that mean something, train
