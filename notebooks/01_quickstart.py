@@ -66,6 +66,7 @@ print("\n".join(setup.make(rove).lines()))
 # %%
 def train(recipe, name):
     began = time.monotonic()
+    print(f"{name}:", flush=True)
     # Without its lines about set-up, which stand above.
     result = loop.run(recipe, RUNS / name, say=lambda line: None)
     print(f"{name}: at step {result.step} after {time.monotonic() - began:.0f} s")

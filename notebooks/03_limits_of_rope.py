@@ -120,6 +120,7 @@ show(score_figures.swap_of_two(LENGTH // 4), "swap")
 
 # %%
 for name in ("tiny_rope", "tiny_rove"):
+    print(f"{name}:", flush=True)
     loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name, say=lambda line: None)
 models = {"RoPE": runs.open_run(RUNS / "tiny_rope"), "RoVE": runs.open_run(RUNS / "tiny_rove")}
 

@@ -35,6 +35,7 @@ _ = distributed.keep_compiled()  # where programs are kept
 
 # %%
 for name in ("tiny_rope", "tiny_rove"):
+    print(f"{name}:", flush=True)
     loop.run(recipes.load(CHECKOUT / "configs" / f"{name}.py", SMALLER), RUNS / name, say=lambda line: None)
 models = [runs.open_run(RUNS / name) for name in ("tiny_rope", "tiny_rove")]
 trained = models[0].config.data.context_length

@@ -188,6 +188,7 @@ ends = {}
 for way, alphas in ways.items():
     source = RUNS / "tiny_rope"
     for number, alpha in enumerate(alphas):
+        print(f"{way}, values turned by {alpha}:", flush=True)
         source = stage(source, alpha, steps // len(alphas), f"{way.replace(' ', '-')}-{number}")
     ends[way] = runs.open_run(source)
     print(f"{way:16} {nats(ends[way]):.4f} nats per byte")
