@@ -33,7 +33,7 @@ def stopped(words: list[str], checkout, when: Callable[[], object], number=signa
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     code, line = ENDS[number]
-    assert process.returncode == code and not out.strip().count("\n"), (out, err)
+    assert process.returncode == code and "|" not in out, (out, err)
     lines = err.splitlines()
     assert lines[-1].startswith(line) and "Traceback" not in err
     return lines

@@ -107,16 +107,27 @@ def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-STUCK = "lock = ctypes.create_string_buffer(64); [ctypes.CDLL(None).pthread_mutex_lock(lock) for _ in range(2)]"
-"""A call into C that never returns, and lets other threads of Python work, as jax does."""
+STUCK = """
+        lock = ctypes.create_string_buffer(64)
+
+        def tell():
+            while int.from_bytes(lock.raw[:4], "little") != 2:  # in glibc: locked, and waited for
+                time.sleep(0.01)
+            print("begins", flush=True)
+
+        threading.Thread(target=tell, daemon=True).start()
+        for _ in range(2):
+            ctypes.CDLL(None).pthread_mutex_lock(lock)"""
+"""A call into C that never returns, and lets other threads of Python work, as jax does. Says when it is there."""
+BEGINS = "print('begins', flush=True); "
 
 
 def started(
     work: str, checkout, *, around: str = "exits.prompt('interrupted; so')", before: str = "", grace: float = 1e6
 ):
-    """A command that does `work`, which has begun, with so many seconds to end by itself after Ctrl-C."""
+    """A command that does `work`, which says that it has begun, with so many seconds to end by itself after Ctrl-C."""
     program = f"""
-import contextlib, ctypes, os, signal, sys, time
+import contextlib, ctypes, os, signal, sys, threading, time
 from rove_jax.cli import exits
 
 {before}
@@ -124,7 +135,6 @@ from rove_jax.cli import exits
 def main():
     exits.GRACE = {grace}
     with {around}:
-        print("begins", flush=True)
         {work}
 
 raise SystemExit(exits.run(main))
@@ -164,20 +174,19 @@ def test_an_evaluation_ends_while_its_main_thread_is_in_c(checkout) -> None:
 
 
 def test_an_evaluation_that_can_clean_up_does(checkout) -> None:
-    work = "try: time.sleep(1000)\n        finally: print('cleaned', flush=True)"
+    work = "try: " + BEGINS + "time.sleep(1000)\n        finally: print('cleaned', flush=True)"
     with started(work, checkout) as process:
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "cleaned\n", "error: interrupted; so\n")
 
 
 def test_no_exception_is_thrown_into_an_import(checkout, tmp_path) -> None:
-    interrupts = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-    (tmp_path / "interrupts.py").write_text(
-        f"try:\n    exec({interrupts!r})\nexcept KeyboardInterrupt:\n    print('thrown', flush=True)\n    raise\n"
-    )
+    interrupts = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+    caught = "except KeyboardInterrupt:\n    print('thrown', file=sys.stderr)\n    raise\n"
+    (tmp_path / "interrupts.py").write_text(f"import sys\ntry:\n    exec({interrupts!r})\n{caught}")
     for work, said in (("import interrupts", ""), ("exec(open(sys.path[0] + '/interrupts.py').read())", "thrown\n")):
-        with started(f"sys.path.insert(0, {str(tmp_path)!r}); {work}; {STUCK}", checkout) as process:
-            assert ended(process) == (130, said, "error: interrupted; so\n")
+        with started(f"{BEGINS}sys.path.insert(0, {str(tmp_path)!r}); {work}; time.sleep(1000)", checkout) as process:
+            assert ended(process) == (130, "", f"{said}error: interrupted; so\n")
 
 
 def test_a_pool_that_ends_its_processes_does_not_end_the_evaluation(checkout) -> None:
@@ -189,9 +198,10 @@ def test_a_pool_that_ends_its_processes_does_not_end_the_evaluation(checkout) ->
             time.sleep(1000)
         os.read(reading, 1)
         os.kill(child, signal.SIGTERM)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"""
-    with started(work.strip(), checkout) as process:
-        assert ended(process)[:2] == (0, "143\n")
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)"""
+    with started(BEGINS + work, checkout) as process:
+        code, _, err = ended(process)
+        assert code == 0 and err.splitlines()[-1] == "143"
 
 
 def test_what_the_caller_does_about_signals_stays(checkout) -> None:

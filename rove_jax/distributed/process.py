@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 ACCELERATOR_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
 
@@ -62,7 +63,7 @@ def last_line(text: str) -> None:
     os.write(2, f"{chr(10) if len(bars) else ''}error: {text}\n".encode())
 
 
-def screen() -> dict[str, int]:
+def screen() -> dict[str, Any]:
     """What a progress bar (tqdm 4.67) must be told of the terminal on stderr: nothing, unless that does not know its
     size, as in `docker run -t` or `script`. It would take 0 lines for -1, and show nothing."""
     try:
