@@ -69,7 +69,7 @@ def files(path: Path, share: float | None = None, *, whole: bool = False) -> Sou
     if not paths:
         raise UsageError(f"data.path = {str(path)!r}: no {' or '.join(TEXT_SUFFIXES)} file in this folder")
     if len(paths) == 1:
-        return OneFile(*paths.values(), whole)
+        return OneFile(next(iter(paths.values())), whole)
     held_out = hashed_out(paths, share)
     return TextFiles(title(path.resolve().name), paths, [id for id in paths if id in held_out])
 

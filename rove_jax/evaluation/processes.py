@@ -85,7 +85,7 @@ def compiler() -> threading.Event:
     """Set while jax compiles a program: between two of its events (names in jax 0.10 to 0.12)."""
     busy = threading.Event()
 
-    def heard(event: str, seconds: float, **_: object) -> None:
+    def heard(event: str, duration_secs: float, **_: object) -> None:
         if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
             busy.set()
         elif event == "/jax/core/compile/backend_compile_duration":
