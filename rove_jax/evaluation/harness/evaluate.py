@@ -72,8 +72,8 @@ def evaluate(
     except (ConnectionError, DatasetsError, FileNotFoundError) as error:
         reason = str(error.__cause__ or error).splitlines()  # what `datasets` raises says that an error occurred
         raise RunError(
-            f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__}); fetch them once where "
-            "there is a network, with the same command (they stay in HF_HOME), or ask for tasks over local files"
+            f"the data of a task cannot be had ({reason[0] if reason else type(error).__name__}); fetch them once "
+            "where there is a network, with the same command (they stay in HF_HOME), or ask for tasks over local files"
         ) from error
     except ArithmeticError as error:  # lm_eval takes exp of nats per text or word, and draws of texts without a word
         raise RunError(
