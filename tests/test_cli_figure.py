@@ -220,13 +220,30 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
         assert row == {name: "" if value is None else str(value) for name, value in record.items()}
     unseen = [record["swap_unseen"] for record in records if record["swap_unseen"] is not None]
     assert unseen and np.mean(unseen) < 0.5
-    for name in ("heads", "profile", "lengths", "swaps", "model-swaps"):
+    for name in ("heads", "profile", "lengths", "swaps"):
         check_files(out, name)
+    drawn = [y for values in numbers(out / "model-swaps.csv").values() for y in values[:, 1]]
+    assert sorted(drawn) == sorted(
+        max(record["total_variation"], 1e-4) for record in document["model_swaps"] if record["stake"] > 0.01
+    )
     kinds = [record["kind"] for record in document["model_swaps"]]
     assert kinds == ["nearest", "random"] * 3 and any(line.split()[1:4] == ["nearest", "|", "3"] for line in lines)
+    summary = document["swaps_by_length"][1]
+    counts = [str(summary[name]) for name in ("length", "heads", "draws", "pairs")]
+    assert any(re.findall(r"\S+", line.replace("|", ""))[:4] == counts for line in lines), "with how many, in the table"
+    assert summary["pairs"] == sum(record["swap_trials"] for record in records[4:]) > 0
+    matter = document["model_swaps_by_kind"][0]
+    assert any(f"{matter['mattering']} of 3 [" in line for line in lines)
     mean = np.mean([record["position_inversion"] for record in records[4:]])
     assert any(line.split()[1:2] == ["512"] and f"{mean:.4f}" in line for line in lines)
     other = tmp_path / "other"
+    held = json.loads(json.dumps(document))
+    held["provenance"]["weights"] = "of another run"
+    results.write(other / "limits.json", held)
+    code, _, err = run("limits", "--workdir", trained, "--lengths", 64, "--out", other)
+    assert code == 2 and "holds the limits of rove at step 3; give another folder" in err[0]
+    results.write(other / "limits.json", document)
+    (other / "model-swaps.csv").write_text("of the earlier result")
     words = (
         "--lengths",
         512,
@@ -244,6 +261,9 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
         other,
     )
     assert run("limits", "--workdir", trained, *words)[0] == 0
+    assert {path.name for path in other.iterdir()} == {path.name for path in out.iterdir()} - {
+        f"model-swaps.{kind}" for kind in ("png", "svg", "csv")
+    }, "what this result has not is gone"
     [scaled] = json.loads((other / "limits.json").read_text())["results"]
     assert (scaled["layer"], scaled["head"]) == (1, 0) == (records[6]["layer"], records[6]["head"])
     assert scaled["effective_pairs"] == records[6]["effective_pairs"]  # the same draws
@@ -251,8 +271,14 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
     both = [folder / "limits.json" for folder in (out, other)]
     for name in ("lengths", "swaps"):
         assert run("figure", name, "--results", *both, "--out", tmp_path)[0] == 0
-        labels = {series.rpartition(": ")[0] or series for _, series in check_files(tmp_path, name)}
-        assert labels == {"rove, first", "rove, other"}
+        series = {series for _, series in check_files(tmp_path, name)}
+        assert {one.partition(":")[0].removesuffix(", lower 95%").removesuffix(", upper 95%") for one in series} == {
+            "rove, first",
+            "rove, other, yarn",
+        }
+    assert run("limits", "--workdir", trained, *words, "--lengths", 32, "--out", tmp_path / "short")[0] == 0
+    code, _, err = run("figure", "swaps", "--results", both[0], tmp_path / "short" / "limits.json", "--out", tmp_path)
+    assert code == 2 and "have no length in common" in err[0]
     for name, message in (("profile", "is of one result"), ("model-swaps", "rove, other: holds no swaps")):
         code, _, err = run("figure", name, "--results", *both, "--out", tmp_path)
         assert code == 2 and message in str(err[0]).replace("'", "").replace(" = ", ": "), err

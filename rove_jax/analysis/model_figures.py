@@ -8,28 +8,29 @@ import numpy as np
 from rove_jax.analysis import aliasing, inversion, model_swap, moments
 from rove_jax.analysis.capture import Captured, score_rotation
 from rove_jax.analysis.failures import draw
-from rove_jax.analysis.limits import mean_over_heads
-from rove_jax.analysis.picture import Picture
+from rove_jax.analysis.limits import mean_over_heads, swaps_by_length
+from rove_jax.analysis.picture import NUMBERED, Picture
 from rove_jax.analysis.product import qk_coefficients, rope_product
-from rove_jax.analysis.score_figures import octaves
+from rove_jax.analysis.score_figures import drawn, octaves
 from rove_jax.config import Model
 from rove_jax.errors import require
+from rove_jax.evaluation.intervals import wilson
 from rove_jax.rotary import frequencies
 
 RATES = {
     "position_inversion": "position inversion",
-    "position_partner": "positions with an equal",
+    "position_partner": "positions with a partner",
     "token_inversion": "token inversion",
     "token_aliasing": "token aliasing",
 }
 
 
-HEADS = {**RATES, "effective_pairs": "effective number of frequencies"}
+HEADS = {**RATES, "effective_pairs": "effective pairs"}
 OWN_SCALE = ("token_aliasing", "effective_pairs", "positional_score")
 PROFILE = {
     "positional_score": "positional score",
     "semantic_score": "semantic score",
-    "high_share": "norm in fast pairs, $r_H$",
+    "high_share": "high share, $r_H$",
     "order_error": "order error beyond M",
 }
 """The follow-up's measures (arXiv 2609.39929)."""
@@ -42,6 +43,14 @@ DOTS = 20_000
 """Pairs that are drawn one by one, evenly chosen of all."""
 LEAST_SHOWN = 1e-4
 """Total variation below this is drawn there."""
+MOST_NUMBERS = 12
+"""Rows and columns of cells that have room for their numbers."""
+TERMS = (
+    "Positional score: mean |S(m + 1) - S(m)| / ||z||; semantic score: 1 - token inversion; high share, r_H: that of "
+    "||z|| in pairs that turn at least once over M; order error: P(S(far) > S(near)), "
+    "near and far beyond M, 1/2 is no order"
+)
+"""What the follow-up's measures are."""
 
 
 class View(NamedTuple):
@@ -58,14 +67,15 @@ class View(NamedTuple):
         return rope_product(self.z, self.frequencies, np.arange(length), constant=self.constant)
 
 
-def view(cfg: Model, captured: Captured, seed: int) -> View:
-    """A draw from the first layer and head of what was captured."""
+def view(cfg: Model, captured: Captured, seed: int, run: str = "") -> View:
+    """A draw from the first layer and head of what was captured; `run`: what the figure calls the model."""
     rotary = score_rotation(cfg)
     omega = frequencies(rotary, cfg.head_dim)
     row, query, first, second = draw(captured.tokens, 1, seed).trials()[0]
     keys = captured.key[0, row, [first, second], 0]
     found = qk_coefficients(captured.query[0, row, query, 0][None], keys, rotary.pairing, 2 * len(omega))
-    name = f"layer {captured.layers[0]}, head {captured.heads[0]}, draw {seed}; {OWN}"
+    of = f"{run}, variant {cfg.variant}" if run else f"variant {cfg.variant}"
+    name = f"{of}, layer {captured.layers[0]}, head {captured.heads[0]}: a query and two keys, draw {seed}; {OWN}"
     order = np.argsort(-(np.real(found.z).sum(-1) + found.constant), kind="stable")
     return View(found.z[order], found.constant[order], omega, name)
 
@@ -76,25 +86,27 @@ def head_inversion(shown: View, length: int = LENGTH) -> Picture:
     waves = shown.scores(length)
     thin = slice(None, None, max(1, length // 2048))
     lengths = octaves(length, 16)
-    picture.line(0, "key 1", np.arange(length)[thin], waves[0][thin], 0, linestyle="solid", linewidth=0.6)
+    for style, wave in enumerate(waves):
+        look = {"linestyle": "solid", "linewidth": 0.6, "zorder": 3 - style}
+        picture.line(0, f"key {style + 1}", np.arange(length)[thin], wave[thin], style, **look)
     for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
         shares = [float(inversion.inverted_halves(wave[:m])) for m in lengths]
         picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
     normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
     picture.line(1, "key 1, normal with exact moments", lengths, normal, 6, linewidth=1)
-    running = np.cumsum(inversion.inverted_order(*waves))
+    running = np.cumsum(inversion.inverted_order(waves[0], waves[1]))
     picture.line(2, "counted", lengths, [running[m - 1] / m for m in lengths], 0, marked=True)
     picture.dress(0, "distance m", "score", xlim=(0, length))
     for panel in (1, 2):
         picture.axes[panel].axhline(0.5, color="0.45", linewidth=1, zorder=0)
         picture.dress(panel, "length M", "probability" if panel == 1 else "share", xscale="log", ylim=(0, 1))
-    picture.drawing.suptitle(shown.name, fontsize=10)
+    picture.caption(f"{shown.name}{drawn(thin.step)}")
     return picture
 
 
 def head_aliasing(shown: View, length: int = LENGTH, *, dtype: str = "bfloat16", bins: int = 32) -> Picture:
     """One head: where pairs of positions with equal scores lie, how far apart, and those that alias for both keys."""
-    picture = Picture(["equal for key 1", "how near they are", "equal for both keys: a swap is unseen"])
+    picture = Picture(["equal for key 1", "how near they are", "equal for both: a swap changes no weight"])
     waves = shown.scores(length)
     found = aliasing.position_aliasing(waves[0], dtype)
     counts = np.where(np.triu(np.ones((bins, bins))), aliasing.pair_map(waves[0], dtype, bins), np.nan)
@@ -117,7 +129,8 @@ def head_aliasing(shown: View, length: int = LENGTH, *, dtype: str = "bfloat16",
     picture.dots(2, f"{found.count:,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
     picture.dress(1, "|m1 - m2|", "share of all pairs so far apart", ylim=(0, None))
     picture.dress(2, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
-    picture.drawing.suptitle(f"{shown.name}; scores in {dtype}", fontsize=10)
+    some = "" if found.count <= DOTS else f"; (c) shows {DOTS:,} of its pairs"
+    picture.caption(f"{shown.name}; scores in {dtype}{some}")
     return picture
 
 
@@ -130,21 +143,22 @@ def heads(document: dict, names: Mapping[str, str] = HEADS) -> Picture:
     longest = max(record["length"] for record in records)
     layers, columns = (sorted({record[name] for record in records}) for name in ("layer", "head"))
     picture = Picture(list(names.values()), columns=3 if len(names) > 4 else 2, size=(4.0, 3.3))
+    few = max(len(layers), len(columns)) <= MOST_NUMBERS
     for panel, name in enumerate(names):
         matrix = np.full((len(layers), len(columns)), np.nan)
         for record in records:
             if record["length"] == longest:
                 matrix[layers.index(record["layer"]), columns.index(record["head"])] = record[name]
-        picture.image(panel, matrix, vmin=0, vmax=None if name in OWN_SCALE else 1)
+        own = name in OWN_SCALE
+        label = f"{name.replace('_', ' ')}, own scale" if own else "share, all from 0 to 1"
+        digits = 1 if name == "effective_pairs" else 3 if name == "token_aliasing" else 2
+        look = {"digits": digits if few else None, "vmin": 0, "vmax": None if own else 1}
+        picture.image(panel, matrix, label=label, rows="layer", **look)
         picture.axes[panel].set(xlabel="head", ylabel="layer")
         picture.axes[panel].set_xticks(range(len(columns)), columns)
         picture.axes[panel].set_yticks(range(len(layers)), layers)
-    settings = document["settings"]
-    scores = f"scores in {settings['dtype']}, scaling {settings['scaling']}"
-    picture.drawing.suptitle(
-        f"{document['provenance']['run']}, {longest} distances, {scores};\nmean of {settings['draws']} queries; {OWN}",
-        fontsize=10,
-    )
+    terms = f". {TERMS}" if "high_share" in names else ""
+    picture.caption(f"{document['provenance']['run']}, M = {longest} distances, {measured([document])}{terms}")
     return picture
 
 
@@ -153,48 +167,85 @@ def profile(document: dict) -> Picture:
     return heads(document, PROFILE)
 
 
+def measured(documents: Sequence[dict]) -> str:
+    """How, for a caption. Raises `UsageError` where results are of several dtypes: their rates do not compare."""
+    dtypes, scalings, draws = (
+        sorted({document["settings"][name] for document in documents}) for name in ("dtype", "scaling", "draws")
+    )
+    require(len(dtypes) == 1, "--results", dtypes, "rates in several dtypes do not compare; draw one dtype at a time")
+    means = f"means over {' or '.join(map(str, draws))} queries of each head"
+    return f"scores in {dtypes[0]}, scaling {', '.join(scalings)}; {means}; {OWN}"
+
+
+def with_scaling(documents: Sequence[dict], labels: Sequence[str]) -> list[str]:
+    """Labels that name the scaling of frequencies, where there is one."""
+    rules = [document["settings"]["scaling"] for document in documents]
+    return [label if rule == "none" else f"{label}, {rule}" for label, rule in zip(labels, rules)]
+
+
 def by_length(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     """The four failure rates by length, mean over all heads, of one or several runs."""
-    picture = Picture(list(RATES.values()), columns=4, size=(3.6, 3.3))
-    for style, (document, label) in enumerate(zip(documents, labels)):
+    picture = Picture(list(RATES.values()), columns=4, size=(3.6, 3.5))
+    for style, (document, label) in enumerate(zip(documents, with_scaling(documents, labels))):
         for panel, name in enumerate(RATES):
             means = mean_over_heads(document, name)
             picture.line(panel, label, list(means), list(means.values()), style, marked=True)
     for panel, name in enumerate(RATES):
-        most = max(value or 0.0 for document in documents for value in mean_over_heads(document, name).values())
-        top = {"top": 1.3 * most or None} if name in OWN_SCALE else {"top": 1.0}
-        picture.dress(panel, "length M", "mean over heads", xscale="log")
+        most = max((y for letter, _, _, y in picture.rows if letter == NUMBERED[panel]), default=0.0)
+        picture.dress(panel, "length M", "mean over heads", legend="below", xscale="log")
         picture.tick(panel, sorted({record["length"] for document in documents for record in document["results"]}))
-        picture.axes[panel].set_ylim(bottom=0, **top)
-    scalings = ", ".join(sorted({document["settings"]["scaling"] for document in documents}))
-    picture.drawing.suptitle(f"scores in {documents[0]['settings']['dtype']}, scaling {scalings}; {OWN}", fontsize=10)
+        picture.axes[panel].set_ylim(0, 1.1 * most or None if name == "token_aliasing" else 1.02)
+    heads_of = sorted({len({(r["layer"], r["head"]) for r in document["results"]}) for document in documents})
+    picture.caption(f"{' or '.join(map(str, heads_of))} heads; {measured(documents)}")
     return picture
+
+
+SWAP_PANELS = {
+    "swap_unseen": "the two tokens alone: unseen",
+    "swap_unseen_context": "in the text around them: unseen",
+    "swap_change": "the two tokens alone: change",
+    "swap_change_context": "in the text around them: change",
+}
 
 
 def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     """How often the output of a head cannot tell that two tokens changed places whose scores cannot, by run.
 
-    A point is a head at the longest length measured.
+    A point is a head at the longest length that all have; heads without any such pair of places have none.
     """
-    picture = Picture(["the two tokens alone", "in the text around them", "how much the output changes"])
-    longest = max(record["length"] for record in documents[0]["results"])
-    for style, (document, label) in enumerate(zip(documents, labels)):
+    lengths = [{record["length"] for record in document["results"]} for document in documents]
+    together = set.intersection(*lengths)
+    require(bool(together), "--results", sorted(set.union(*lengths)), "have no length in common; measure both at one")
+    longest, count = max(together), len(documents)
+    picture = Picture(list(SWAP_PANELS.values()), columns=2, size=(4.6, 3.5))
+    names: dict[tuple[int, int], int] = {}
+    for style, (document, label) in enumerate(zip(documents, with_scaling(documents, labels))):
+        [summary] = [one for one in swaps_by_length(document) if one["length"] == longest]
         records = [record for record in document["results"] if record["length"] == longest]
-        records = [record for record in records if record["swap_unseen"] is not None]
-        at = np.arange(len(records))
-        for panel, name in enumerate(("swap_unseen", "swap_unseen_context", "swap_change")):
-            values = [record[name] for record in records]
-            mean = np.mean(values) if values else float("nan")
-            picture.dots(panel, f"{label}: {mean:.3g}", at, values, style, s=28)
-    for panel in range(3):
-        label = "relative change" if panel == 2 else "share of swaps unseen"
-        picture.dress(panel, "head, counted over layers", label)
-        picture.axes[panel].set_ylim(bottom=-0.04, **({} if panel == 2 else {"top": 1.04}))
-    dtype = documents[0]["settings"]["dtype"]
-    picture.drawing.suptitle(
-        f"tokens swapped where both keys' scores are equal in {dtype}, of {longest} distances; in the legend: means;\n"
-        f"{OWN}",
-        fontsize=10,
+        for record in records:
+            names.setdefault((record["layer"], record["head"]), len(names))
+        own = [record for record in records if record["swap_draws"]]
+        at = [names[record["layer"], record["head"]] + 0.24 * (style - (count - 1) / 2) for record in own]
+        for panel, name in enumerate(SWAP_PANELS):
+            mean = "" if summary[name] is None else f" {summary[name]:.3g}, mean of"
+            series = f"{label}:{mean} {summary['heads']} of {summary['of']} heads"
+            picture.dots(panel, series, at, [record[name] for record in own], style, s=28)
+            if panel < 2:
+                bounds = [wilson(record[name] * record["swap_draws"], record["swap_draws"]) for record in own]
+                picture.bounds(panel, label, at, bounds, style)
+    for panel in range(4):
+        label = "share of swaps unseen" if panel < 2 else "||change|| / ||output||"
+        picture.dress(panel, "layer.head", label, legend="below", xlim=(-0.6, len(names) - 0.4))
+        most = (
+            1.0 if panel < 2 else max((y for letter, _, _, y in picture.rows if letter == NUMBERED[panel]), default=0.0)
+        )
+        picture.axes[panel].set_ylim(-0.04 * (most or 1), 1.08 * (most or 1))
+        shown = list(names.items())[:: -(-len(names) // 16)]
+        picture.axes[panel].set_xticks([place for _, place in shown], [f"{n}.{head}" for (n, head), _ in shown])
+    picture.caption(
+        f"two tokens change places where both keys' scores are equal, of M = {longest} distances; unseen: the output "
+        "is the same numbers; bars: 95%, Wilson's, as if each query with such places were one answer; heads without a "
+        f"point have none; {measured(documents)}"
     )
     return picture
 
@@ -202,34 +253,34 @@ def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
 def model_swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     """Two tokens of a text change places, and the whole model reads it: its output against what the scores notice.
 
-    A point is a swap of tokens that matter, the output changing where one of them is lost. In the legend: how many of
-    these the output cannot tell. The others are in the CSV file alone.
+    A point is a swap of tokens that matter, the output changing where one of them is lost. In the legend: to how many
+    of these the output is blind. The others are in the result file alone.
     """
-    picture, ends = Picture(list(labels), size=(4.6, 3.8)), []
+    picture, ends = Picture(with_scaling(documents, labels), size=(4.8, 4.2)), []
     for panel, document in enumerate(documents):
         records = document.get("model_swaps") or []
-        require(bool(records), "--results", labels[panel], "holds no swaps in texts")
+        require(bool(records), "--results", labels[panel], "holds no swaps in texts; measure it with --swaps above 0")
         for style, summary in enumerate(model_swap.by_kind(records)):
-            kind = summary["kind"]
-            both = [record for record in records if record["kind"] == kind]
-            own = [record for record in both if record["stake"] > model_swap.SAME]
-            rest = [record for record in both if record["stake"] <= model_swap.SAME]
-            picture.record(
-                panel, f"{kind}, does not matter", *([r[x] for r in rest] for x in ("gap", "total_variation"))
-            )
-            share = "none matters" if summary["blind"] is None else f"{summary['blind']:.0%} of {len(own)} unseen"
+            kind, own = summary["kind"], [r for r in records if r["kind"] == summary["kind"]]
+            own = [record for record in own if record["stake"] > model_swap.SAME]
+            share = "none matters"
+            if own:
+                low, high = summary["intervals"]["blind"]
+                blind = sum(record["total_variation"] <= model_swap.SAME for record in own)
+                share = f"blind to {blind} of {len(own)} that matter, {low:.0%} to {high:.0%}"
             gaps, values = [record["gap"] for record in own], [record["total_variation"] for record in own]
             picture.dots(panel, f"{kind}: {share}", gaps, np.maximum(values, LEAST_SHOWN), style, s=22, alpha=0.8)
             ends += gaps
         picture.axes[panel].axhline(model_swap.SAME, color="0.45", linewidth=1, zorder=0)
         scales: dict[str, Any] = {"xscale": "log", "yscale": "log", "ylim": (0.7 * LEAST_SHOWN, 1.3)}
-        picture.dress(panel, "largest change of a logit, first layer", "total variation of the output", **scales)
+        axes = "largest change of a logit, first layer", "total variation of the output"
+        picture.dress(panel, *axes, legend="below", **scales)
     for axes in picture.axes[: len(labels)]:
         axes.set_xlim(0.7 * min(ends, default=0.1), 1.4 * max(ends, default=1.0))
-    settings = documents[0]["settings"]
-    picture.drawing.suptitle(
-        f"two tokens that matter change places in a text of {settings['swap_length'] or 'the training'} "
-        f"{'tokens' if settings['swap_length'] else 'length'}; below the line ({model_swap.SAME:g}) a swap is unseen",
-        fontsize=10,
+    read = sorted({d["settings"]["swap_length"] or d["provenance"]["training_length"] for d in documents})
+    picture.caption(
+        f"two tokens change places in a text of {' or '.join(map(str, read))} tokens, where the scores of the first "
+        f"layer change least (nearest) or anywhere (random); below the line, at {model_swap.SAME:g}, the output is "
+        f"blind to it; less than {LEAST_SHOWN:g} is drawn there; in the legend: 95%, Wilson's"
     )
     return picture

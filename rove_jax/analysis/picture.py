@@ -17,7 +17,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vPX"
 NUMBERED = string.ascii_lowercase
-LETTERS = 11.5
+LETTERS = 12.5
 """Of a caption or a label of an axis, an inch."""
 HEADER = ("panel", "series", "x", "y", "x_is", "y_is")
 MANY = 500
@@ -71,6 +71,13 @@ class Picture:
         usual = {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[style % len(MARKERS)], "label": series}
         self.axes[panel].scatter(x, y, **{"s": 12, "rasterized": len(x) >= MANY, **usual, **look})
 
+    def bounds(self, panel: int, series: str, x: Any, bounds: Sequence[Sequence[float]], style: int = 0) -> None:
+        """Upright bars from lower to upper bounds of 95% intervals, [n, 2]."""
+        for place, what in enumerate(("lower", "upper")):
+            self.record(panel, f"{series}, {what} 95%", x, [bound[place] for bound in bounds])
+        if len(bounds):
+            self.axes[panel].vlines(x, *zip(*bounds), color=COLOURS[style % len(COLOURS)], linewidth=1)
+
     def bars(self, panel: int, series: str, edges: np.ndarray, heights: np.ndarray, style: int = 0) -> None:
         """A histogram."""
         self.record(panel, series, edges[:-1], heights)
@@ -109,7 +116,7 @@ class Picture:
         legend: "beside" and "below" put it outside, for points that leave no room inside.
         """
         axes = self.axes[panel]
-        height = 0.6 * self.drawing.get_figheight() / axes.get_gridspec().nrows
+        height = 0.65 * self.drawing.get_figheight() / axes.get_gridspec().nrows
         axes.set(xlabel=x, ylabel=textwrap.fill(y, int(height * LETTERS)), **settings)
         axes.grid(True, color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)

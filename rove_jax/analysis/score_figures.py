@@ -23,6 +23,11 @@ def several(lengths: Sequence[int] | int) -> Sequence[int]:
     return octaves(lengths, 16) if isinstance(lengths, int) else lengths
 
 
+def drawn(step: int) -> str:
+    """What a caption says where not every distance is drawn in a line."""
+    return "" if step == 1 else f"; lines show one distance in {step}"
+
+
 def base_name(base: float) -> str:
     """B = 1e5 as a label."""
     return f"B = {base:.0e}".replace("e+0", "e").replace("e+", "e")

@@ -62,7 +62,8 @@ def head(arguments: argparse.Namespace) -> tuple:
     require(len(arguments.workdir) == 1, "--workdir", len(arguments.workdir), "the figure is of one run; name one")
     run = runs.open_run(arguments.workdir[0], step=arguments.step)
     asked = Asked(layers=(arguments.layer or 0,), heads=(arguments.head or 0,))
-    return (model_figures.view(run.config.model, captured_text(run, asked), arguments.seed or 0),)
+    name = f"{run.workdir.resolve().name}, step {run.step}"
+    return (model_figures.view(run.config.model, captured_text(run, asked), arguments.seed or 0, name),)
 
 
 def documents(arguments: argparse.Namespace, kind: str = "limits") -> tuple:

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--documents", type=int, default=4, help="texts to draw from (default: 4)")
     parser.add_argument(
-        "--swaps", type=int, default=24, help="of two tokens in a text, read by the whole model; 0: none (default: 24)"
+        "--swaps",
+        type=int,
+        default=24,
+        help="of two tokens in a text, read by the whole model: as many where scores change least and as many "
+        "anywhere; 0: none (default: 24)",
     )
     parser.add_argument("--swap-length", type=int, help="tokens of those texts (default: as in training)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
@@ -40,11 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure one run, print the means over its heads, write data and figures."""
-    from rove_jax.analysis import model_figures, model_swap
-    from rove_jax.analysis.limits import Asked, mean_over_heads, measure_limits
+    from rove_jax.analysis import model_figures
+    from rove_jax.analysis.limits import Asked, measure_limits
     from rove_jax.analysis.picture import as_csv
     from rove_jax.evaluation import results, runs
-    from rove_jax.evaluation.tables import number, table
 
     asked = Asked(
         lengths=tuple(arguments.lengths),
@@ -63,29 +66,91 @@ def run(arguments: argparse.Namespace) -> None:
     data = arguments.out / "limits.json"
     results.check_writable(data, "--out")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
+    check_folder(arguments.out, opened.provenance)
     document = measure_limits(opened, asked)
-    records = document["results"]
-    results.write(data, document)
-    results.write(data.with_suffix(".csv"), as_csv(list(records[0]), [list(record.values()) for record in records]))
-    label = document["provenance"]["run"]
-    written = [data, data.with_suffix(".csv"), *model_figures.heads(document).save(arguments.out, "heads")]
-    written += model_figures.heads(document, model_figures.PROFILE).save(arguments.out, "profile")
-    written += model_figures.by_length([document], [label]).save(arguments.out, "lengths")
-    written += model_figures.swaps([document], [label]).save(arguments.out, "swaps")
-    failures = [*model_figures.RATES, "swap_unseen", "swap_unseen_context", "effective_pairs"]
-    for columns in (failures, list(model_figures.PROFILE)):
-        means = {name: mean_over_heads(document, name) for name in columns}
-        lengths = list(means[columns[0]])
-        rows = [[str(length), *(number(means[name][length], 4) for name in columns)] for length in lengths]
-        print(f"{label}, means over {len(records) // len(lengths)} heads; {model_figures.OWN}\n")
-        print(table(["length", *(name.replace("_", " ") for name in columns)], rows), end="\n\n")
+    records, label = document["results"], document["provenance"]["run"]
+    pictures = {
+        "heads": model_figures.heads(document),
+        "profile": model_figures.profile(document),
+        "lengths": model_figures.by_length([document], [label]),
+        "swaps": model_figures.swaps([document], [label]),
+    }
     if document["model_swaps"]:
-        written += model_figures.model_swaps([document], [label]).save(arguments.out, "model-swaps")
-        summary = model_swap.by_kind(document["model_swaps"])
-        shown = model_swap.SUMMARY[1:]
-        rows = [[one["kind"], str(one["swaps"]), *(number(one[name]) for name in shown)] for one in summary]
-        print(f"{label}, two tokens of a text change places, and the whole model reads it\n")
-        print(table(["places", *(name.replace("_", " ") for name in model_swap.SUMMARY)], rows))
-    elif asked.swaps:
-        print(f"{label}: no query attends to two different tokens, so none were swapped in a text")
+        pictures["model-swaps"] = model_figures.model_swaps([document], [label])
+    else:
+        for kind in ("png", "svg", "csv"):  # of an earlier result, which this one replaces
+            (arguments.out / f"model-swaps.{kind}").unlink(missing_ok=True)
+    written = [data, data.with_suffix(".csv")]
+    results.write(data, document)
+    results.write(written[1], as_csv(list(records[0]), [list(record.values()) for record in records]))
+    for name, picture in pictures.items():
+        written += picture.save(arguments.out, name)
+    print("\n\n".join(tables(document)))
+    if asked.swaps and not document["model_swaps"]:
+        print(f"\n{label}: no query attends to two different tokens, so none were swapped in a text")
     print("\nWritten:", *written, sep="\n")
+
+
+def check_folder(out: Path, provenance: dict) -> None:
+    """Raise `UsageError` where `out` holds the limits of another checkpoint: results of two are not to be mixed."""
+    from rove_jax.evaluation import results
+
+    if (out / "limits.json").exists():
+        known = results.read(out / "limits.json")["provenance"]
+        if any(known.get(name) != provenance[name] for name in results.SAME):
+            held = f"{known.get('run')} at step {known.get('step')}"
+            raise UsageError(f"--out = {str(out)!r}: holds the limits of {held}; give another folder, or remove it")
+
+
+def tables(document: dict) -> list[str]:
+    """Titles and tables of a result: the failures, the swaps in heads, the follow-up's measures, the swaps in texts."""
+    from rove_jax.analysis import model_figures
+    from rove_jax.analysis.limits import mean_over_heads
+    from rove_jax.evaluation.tables import number, span, table
+
+    records, label = document["results"], document["provenance"]["run"]
+    heads = len({(record["layer"], record["head"]) for record in records})
+    parts, over = [], f"means over {heads} heads of {document['settings']['draws']} draws each"
+    for columns in ([*model_figures.RATES, "effective_pairs"], list(model_figures.PROFILE)):
+        means = {name: mean_over_heads(document, name) for name in columns}
+        rows = [[str(length), *(number(means[name][length], 4) for name in columns)] for length in means[columns[0]]]
+        parts += [f"{label}, {over}; {model_figures.OWN}"]
+        parts += [table(["length", *(name.replace("_", " ") for name in columns)], rows)]
+
+    def share(summary: dict, name: str, of: str = "") -> str:
+        value = summary[name]
+        shown = f"{round(value * summary[of])} of {summary[of]}" if of and value is not None else number(value)
+        return f"{shown} {span(summary['intervals'].get(name))}".strip()
+
+    rows = [
+        [
+            *(str(one[name]) for name in ("length", "heads", "draws", "pairs")),
+            *(share(one, name) for name in ("swap_unseen", "swap_unseen_context")),
+            *(number(one[name]) for name in ("swap_change", "swap_change_context")),
+        ]
+        for one in document["swaps_by_length"]
+    ]
+    header = ["length", f"heads of {heads}", "draws", "pairs", "unseen alone", "unseen in text", "change alone"]
+    parts[2:2] = [
+        f"{label}, two tokens change places where the head scores both the same; means over the heads, and draws of "
+        "them, that have such places; [95% by draws]",
+        table([*header, "change in text"], rows),
+    ]
+    if document["model_swaps"]:
+        rows = [
+            [
+                one["kind"],
+                str(one["swaps"]),
+                number(one["gap"]),
+                share(one, "matter", "swaps"),
+                share(one, "blind", "mattering"),
+                share(one, "argmax_kept", "mattering"),
+                number(one["change"]),
+                share(one, "unseen", "swaps"),
+            ]
+            for one in document["model_swaps_by_kind"]
+        ]
+        header = ["places", "swaps", "median gap", "matter", "blind", "argmax kept", "median change", "unseen"]
+        parts += [f"{label}, two tokens of a text change places, and the whole model reads it; [95%]"]
+        parts += [table(header, rows)]
+    return parts
