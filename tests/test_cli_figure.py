@@ -127,14 +127,14 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         (("swaps",), "--results: needed for figure swaps; name results"),
         (("score", "--length", "3"), "--length = 3: must lie between 16 and 2\\^20"),
         (("training", "--workdir", "."), "no metrics.jsonl; name a run folder"),
-        (("profile", "--results", "a", "b"), "a: not a result file"),
+        (("profile", "--results", "a", "b"), "a: no such file; name one"),
         (("score", "--phases", "gold"), "phases = 'gold': must be aligned, golden, root2"),
         (("mixer", "--phases", "golden"), "--phases: figure mixer is drawn without it"),
         (("mixer", "--length", "99"), "--length = 99: a mixer this long"),
         (("induction", "--training-steps", "0"), "--training-steps = 0"),
         (("energy", "--workdir", "nowhere"), "nowhere: no such folder"),
         (("energy", "--workdir", "nowhere", "--step", "soon"), "--step: 'soon' is neither last, best nor a step"),
-        (("swaps", "--results", "nowhere.json"), "nowhere.json: not a result file"),
+        (("swaps", "--results", "nowhere.json"), "nowhere.json: no such file"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(run, tmp_path, monkeypatch, words, message):

@@ -83,6 +83,10 @@ def test_what_is_no_result_file_is_refused(tmp_path):
         path.write_text(content)
         with pytest.raises(UsageError, match="x.json: not a result file"):
             results.read(path)
+    with pytest.raises(UsageError, match="y.json: no such file"):
+        results.read(tmp_path / "y.json")
+    with pytest.raises(UsageError, match=r"not a result file \(Is a directory\)"):
+        results.read(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypatch):

@@ -107,8 +107,12 @@ def read(path: Path) -> dict[str, Any]:
     """A result document from disk; raises `UsageError` if it is none, or of another schema."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a result file ({error}); remove it, and evaluate the run again") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file; name one that an evaluation wrote") from error
+    except OSError as error:
+        raise UsageError(f"{path}: not a result file ({error.strerror}); name one that an evaluation wrote") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not a result file ({error}); name one that an evaluation wrote") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise UsageError(f"{path}: not a result file of schema {SCHEMA}; evaluate the run again")
     missing = [name for name, kind in PARTS.items() if not isinstance(found.get(name), kind)]
