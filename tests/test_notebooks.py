@@ -130,9 +130,10 @@ def execute(books: list[nbformat.NotebookNode]) -> list[Ran]:
     Starting a kernel and importing jax costs more than most notebooks at their smallest.
     """
     forget = nbformat.v4.new_code_cell("get_ipython().reset(new_session=False)")
-    whole = nbformat.v4.new_notebook(cells=[cell for book in books for cell in (*book.cells, forget.copy())])
-    for number, cell in enumerate(whole.cells):
+    each = [cell for book in books for cell in (*book.cells, forget.copy())]
+    for number, cell in enumerate(each):
         cell.id = f"cell-{number}"
+    whole = nbformat.v4.new_notebook(cells=each)
     where = {"metadata": {"path": str(convert.HERE)}}
     client = NotebookClient(whole, timeout=600, kernel_name="python3", resources=where, allow_errors=True)
     cells, ran = iter(client.execute().cells), []
