@@ -43,10 +43,12 @@ def saved(folder, current, losses: dict[int, float | None], *, keep_last: int = 
             checkpoints.save(at(current, step), RECORD, loss)
 
 
-def test_what_is_restored_is_what_was_saved(tmp_path, made, fresh):
+@pytest.mark.parametrize("name", ["run", "ü |?#%20&'\"*"])
+def test_what_is_restored_is_what_was_saved(name, tmp_path, made, fresh):
+    folder = tmp_path / name  # tensorstore would take some characters of a URL otherwise
     moments = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), fresh.optimizer)
-    saved(tmp_path, fresh._replace(optimizer=moments), {7: None})
-    with Checkpoints(tmp_path) as checkpoints:
+    saved(folder, fresh._replace(optimizer=moments), {7: None})
+    with Checkpoints(folder) as checkpoints:
         found = checkpoints.restore(7, made.target)
     assert int(found.step) == 7
     for left, right in ((found.params, fresh.params), (found.optimizer, moments)):

@@ -207,6 +207,12 @@ def test_a_name_that_is_no_utf_8_is_refused(cfg, tmp_path):
     assert not folder.exists()
 
 
+def test_a_name_in_which_orbax_loses_checkpoints_is_refused(cfg, tmp_path):
+    with pytest.raises(UsageError, match=r"has a \[ in its name"):
+        train(cfg, tmp_path / "[1]" / "run")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("text", ["", "[]", "\0", "[" * 99_999], ids=len)
 def test_a_damaged_config_is_named(cfg, tmp_path, text):
     (tmp_path / "config.json").write_text(text)

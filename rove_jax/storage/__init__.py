@@ -113,10 +113,10 @@ def replace(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def store(path: Place) -> str | dict[str, Any]:
-    """A folder as tensorstore has it."""
+def store(path: Place) -> dict[str, Any]:
+    """A folder as tensorstore has it: in parts, since a name with % or ? is not what it says in a URL."""
     if not remote(path):
-        return f"file://{path}/"
+        return {"driver": "file", "path": f"{path}/"}
     from rove_jax.storage import bucket
 
     name, key = bucket.split(str(path))

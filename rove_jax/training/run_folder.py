@@ -129,6 +129,8 @@ def check_owner(path: Path, settings: config.Config, allowed: Sequence[str] = ()
     """Raise `UsageError` unless `path` is new, empty, the folder of the run that `settings` describe, or of a run that
     has neither a checkpoint nor a row of metrics to lose. Returns what differs and is `allowed` to: fields or parts."""
     storage.check(path, writes=True)
+    if "[" in str(path if storage.remote(path) else path.resolve()):
+        raise UsageError(f"{path}: has a [ in its name, where Orbax 0.12 finds no checkpoint; give it another")
     for name in (CONFIG, RECORD, FILE, EVENTS, FOLDER):
         there, right, wrong = path / name, *(("folder", "file") if name in (EVENTS, FOLDER) else ("file", "folder"))
         if there.exists() and there.is_dir() != (right == "folder"):
