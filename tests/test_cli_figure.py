@@ -104,6 +104,10 @@ def test_figures_that_need_no_model(run, tmp_path, name):
         other = dict(check_files(tmp_path / "other", name)["b", "B = 1e5"])
         assert dict(found["b", "B = 1e5"])[256] < 0.1 < 0.3 < other[256] < 0.7
         assert "phases uniform" in re.sub("<!--|-->", "", (tmp_path / "other" / f"{name}.svg").read_text())
+    if name == "token":
+        assert run("figure", name, "--length", 300, "--out", tmp_path / "odd")[0] == 0
+        drawn = numbers(tmp_path / "odd" / f"{name}.csv")["c", "B = 1e4"][:, 0]
+        assert drawn.tolist() == [16, 32, 64, 128, 256, 300], "the length asked for too"
     if name == "tradeoff":
         assert {series for panel, series in found if panel == "a"} == {"M = 16", "M = 64", "M = 256"}
     if name == "swap":

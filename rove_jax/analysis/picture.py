@@ -123,7 +123,7 @@ class Picture:
         if legend:
             places = {
                 "beside": {"loc": "center left", "bbox_to_anchor": (1, 0.5)},
-                "below": {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)},
+                "below": {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5},
             }
             axes.legend(frameon=False, fontsize=8.5, **places.get(str(legend), {}))
 
