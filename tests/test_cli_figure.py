@@ -9,11 +9,10 @@ import jax
 import numpy as np
 import pytest
 import tiny_runs
-from PIL import Image
+from figure_files import check_files, numbers, save_what_fits
 
-from rove_jax.analysis.picture import COLOURS, Picture, as_csv
+from rove_jax.analysis.picture import Picture
 from rove_jax.cli import eval as command
-from rove_jax.cli.figure import FIGURES
 from rove_jax.evaluation import results
 
 
@@ -31,92 +30,8 @@ def run(capsys):
 
 @pytest.fixture(autouse=True)
 def captions_fit(monkeypatch):
-    """Every picture that a test saves: its caption lies within it."""
-    saved = Picture.save
-
-    def save(picture, folder, name):
-        written = saved(picture, folder, name)
-        if picture.said:
-            drawn = picture.drawing._suptitle.get_window_extent()
-            assert drawn.x0 >= 0 and drawn.x1 <= picture.drawing.bbox.x1, (name, picture.said)
-        return written
-
-    monkeypatch.setattr(Picture, "save", save)
-
-
-def numbers(path) -> dict[tuple[str, str], np.ndarray]:
-    """A figure's CSV as (panel, series) -> [n, 2]."""
-    found: dict[tuple[str, str], list] = {}
-    for row in csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("# ")):
-        assert row["x_is"], path
-        found.setdefault((row["panel"], row["series"]), []).append((float(row["x"]), float(row["y"])))
-    return {name: np.array(values) for name, values in found.items()}
-
-
-def check_files(folder, name: str) -> dict[tuple[str, str], np.ndarray]:
-    """That the three files of a figure are whole; returns the numbers."""
-    image = Image.open(folder / f"{name}.png")
-    assert min(image.size) > 400 and len(image.convert("RGB").getcolors(1 << 24) or []) > 20
-    assert "<svg" in (folder / f"{name}.svg").read_text()[:1000]
-    found = numbers(folder / f"{name}.csv")
-    assert found and all(np.isfinite(values[:, 0]).all() for values in found.values())
-    return found
-
-
-def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
-    for folder in ("a", "b"):
-        picture = Picture(["lines", "matrix"])
-        picture.line(0, "one", [1, 2, 3], [0.5, 1 / 3, 2.0], 1)
-        picture.dress(0, "x", "y")
-        picture.image(1, np.array([[1.0, -2.0]]), rows="head", label="weight", digits=1)
-        picture.axes[1].set(xlabel="key")
-        picture.caption("of a folder named $x$ " * 20)
-        written = picture.save(tmp_path / folder, "it")
-    for path in written:
-        assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes()
-    found = check_files(tmp_path / "a", "it")
-    np.testing.assert_array_equal(found["a", "one"], [(1, 0.5), (2, 1 / 3), (3, 2)])
-    np.testing.assert_array_equal(found["b", "head 0"], [(0, 1), (1, -2)])
-    said, header, first, *_, last = (tmp_path / "a" / "it.csv").read_text().splitlines()
-    assert said.startswith("# of a folder named $x$ of a") and header == "panel,series,x,y,x_is,y_is"
-    assert first == "a,one,1.0,0.5,x,y" and last == "b,head 0,1.0,-2.0,key,weight"
-    colours = {colour for _, colour in Image.open(tmp_path / "a" / "it.png").convert("RGB").getcolors(1 << 24) or []}
-    assert tuple(bytes.fromhex(COLOURS[1][1:])) in colours and tuple(bytes.fromhex(COLOURS[0][1:])) not in colours
-    assert as_csv(["x"], [[0.1]]) == "x\n0.1\n"
-    image, shown = picture._repr_png_()  # what a notebook shows
-    assert Image.open(io.BytesIO(image)).size[0] == pytest.approx(2 * shown["width"], abs=2)
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, figure in FIGURES.items() if figure.of == "nothing" and name != "induction"]
-)
-def test_figures_that_need_no_model(run, tmp_path, name):
-    code, lines, err = run("figure", name, "--out", tmp_path, *(() if name == "mixer" else ("--length", 256)))
-    assert code == 0, err
-    assert lines == [str(tmp_path / f"{name}.{kind}") for kind in ("png", "svg", "csv")]
-    found = check_files(tmp_path, name)
-    if name == "score":
-        assert found["a", "S(m)"][0].tolist() == [0, 64] and len(found["a", "S(m)"]) == 256
-    if name == "inversion":
-        np.testing.assert_allclose(dict(found["c", "B = 1e5"])[256], 0.843750)  # derived values
-        np.testing.assert_allclose(dict(found["c", "B = 1e5"])[64], 0.578125)
-        assert run("figure", name, "--length", 256, "--phases", "uniform", "--out", tmp_path / "other")[0] == 0
-        other = dict(check_files(tmp_path / "other", name)["b", "B = 1e5"])
-        assert dict(found["b", "B = 1e5"])[256] < 0.1 < 0.3 < other[256] < 0.7
-        assert "phases uniform" in re.sub("<!--|-->", "", (tmp_path / "other" / f"{name}.svg").read_text())
-    if name == "token":
-        assert run("figure", name, "--length", 300, "--out", tmp_path / "odd")[0] == 0
-        drawn = numbers(tmp_path / "odd" / f"{name}.csv")["c", "B = 1e4"][:, 0]
-        assert drawn.tolist() == [16, 32, 64, 128, 256, 300], "the length asked for too"
-    if name == "tradeoff":
-        assert {series for panel, series in found if panel == "a"} == {"M = 16", "M = 64", "M = 256"}
-    if name == "swap":
-        rope, rove = (values for (panel, series), values in sorted(found.items()) if panel == "b")
-        assert np.all(rope[:, 1] == 0) and rove[:, 1].min() > 0.1
-    if name == "mixer":
-        kernels = np.array([found["b", f"row {row}"][:, 1] for row in range(6)]).reshape(6, 4, 6)
-        np.testing.assert_array_equal(kernels[:, 0], kernels[:, 3])
-        assert np.abs(found["d", "row 0"][:6, 1] - found["d", "row 0"][-6:, 1]).max() > 0.1
+    """Every picture that a test saves is looked at."""
+    monkeypatch.setattr(Picture, "save", save_what_fits(Picture.save))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +74,9 @@ def test_results_of_another_job_are_refused(run, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = run("figure", "score", "--out", tmp_path / "file")
     assert code == 2 and "is a file; give a folder" in err[0]
+    (tmp_path / "odd" / "score.png").mkdir(parents=True)
+    code, _, err = run("figure", "score", "--out", tmp_path / "odd")
+    assert code == 2 and "odd': score.png in it is a folder; give another" in err[0]
 
 
 def test_the_index_figure_shows_accuracy_and_its_interval(run, tmp_path):
@@ -308,7 +226,11 @@ def test_figures_of_runs(trained, run, tmp_path):
         (("figure", "composition", "--layer", 1), "--layer = 1: the model has layers 0 to 1"),
         (("figure", "layer", "--head", 2), "--head = 2: the model has heads 0 to 1"),
         (("limits", "--swaps", -1), "--swaps = -1: must be at least 0"),
-        (("limits", "--heads", 2), "heads = 2: the model has 0 to 1"),
+        (("limits", "--seed", -3), "--seed = -3: must be at least 0"),
+        (("figure", "head-aliasing", "--seed", -3), "--seed = -3: must be at least 0"),
+        (("limits", "--heads", 2), "--heads = 2: the model has 0 to 1"),
+        (("limits", "--swap-length", 99999), "--swap-length = 99999: the longest held-out document is good for"),
+        (("figure", "head-inversion", "--layer", 2), "--layer = 2: the model has layers 0 to 1"),
         (("limits", "--dtype", "fp8"), "dtype = 'fp8'"),
         (("limits", "--lengths", 3), "--lengths = 3: must lie between"),
         (("limits", "--step", "soon"), "--step: 'soon' is neither last, best nor a step"),

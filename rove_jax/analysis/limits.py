@@ -50,25 +50,37 @@ class Asked:
         require(len(set(self.lengths)) == len(self.lengths), "--lengths", self.lengths, "must differ from each other")
         require(1 <= self.draws <= 4096, "--draws", self.draws, "must lie between 1 and 4096")
         require(self.documents >= 1, "--documents", self.documents, "must be at least 1")
+        require(self.seed >= 0, "--seed", self.seed, "must be at least 0")
         require(self.swaps >= 0, "--swaps", self.swaps, "must be at least 0")
         if self.swap_length is not None:
             require(8 <= self.swap_length <= LONGEST, "--swap-length", self.swap_length, f"from 8 to {LONGEST}")
         dtype_name(self.dtype)
 
 
-def texts(run: Run, count: int, length: int | None = None) -> np.ndarray:
+def texts(run: Run, count: int, length: int | None = None, *, option: str = "--length") -> np.ndarray:
     """The first `length` tokens (None: as many as in training) of `count` validation documents: int32 [B, T].
 
-    Fewer documents if there are no more so long ones; raises `UsageError` if there is none.
+    Fewer documents if there are no more so long ones; raises `UsageError` naming the `option` if there is none.
     """
     length = length or run.config.data.context_length
     protocol = Protocol((length,), ("none",), documents=count, mode="first_n", prefix="none")
-    found = choose(open_data(run).documents("validation"), protocol)
+    documents = open_data(run).documents("validation")
+    most = int(max(documents.lengths(), default=0)) - 1
+    require(length <= most, option, length, f"the longest held-out document is good for {most} tokens; ask for fewer")
+    found = choose(documents, protocol)
     return np.stack([document.tokens[:length] for document in found]).astype(np.int32)
+
+
+def check_heads(cfg: Model, asked: Asked) -> None:
+    """Raise `UsageError` unless the model has the layers and heads asked for."""
+    for name, chosen, count in (("--layers", asked.layers, cfg.layers), ("--heads", asked.heads, cfg.query_heads)):
+        for index in chosen or ():
+            require(0 <= index < count, name, index, f"the model has 0 to {count - 1}")
 
 
 def captured_text(run: Run, asked: Asked) -> Captured:
     """Queries, keys and values of the heads asked for on `texts`."""
+    check_heads(run.config.model, asked)
     return capture_qkv(run.config.model, run.params, texts(run, asked.documents), asked.layers, asked.heads)
 
 
@@ -82,6 +94,7 @@ def measure_limits(run: Run, asked: Asked) -> dict:
     def at_length(length: int) -> Model:
         return scaled(cfg, asked.scaling, training_length=trained, length=length)
 
+    check_heads(cfg, asked)
     at_length(max(lengths))  # refuses before the long part what cannot be
     swaps = swapped_text(run, asked)
     captured = captured_text(run, asked)
@@ -109,7 +122,7 @@ def swapped_text(run: Run, asked: Asked) -> list[dict]:
     two tokens that a query attends to."""
     if not asked.swaps:
         return []
-    tokens = texts(run, asked.documents, asked.swap_length)
+    tokens = texts(run, asked.documents, asked.swap_length, option="--swap-length")
     trained, length = run.config.data.context_length, tokens.shape[1]
     cfg = scaled(run.config.model, asked.scaling, training_length=trained, length=length)
     captured = capture_qkv(cfg, run.params, tokens, (0,))

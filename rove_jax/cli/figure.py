@@ -57,11 +57,15 @@ def head(arguments: argparse.Namespace) -> tuple:
     """A query and two keys of one head."""
     from rove_jax.analysis import model_figures
     from rove_jax.analysis.limits import Asked, captured_text
+    from rove_jax.analysis.mixer_figures import check_head
     from rove_jax.evaluation import runs
 
     require(len(arguments.workdir) == 1, "--workdir", len(arguments.workdir), "the figure is of one run; name one")
+    require((arguments.seed or 0) >= 0, "--seed", arguments.seed, "must be at least 0")
     run = runs.open_run(arguments.workdir[0], step=arguments.step)
-    asked = Asked(layers=(arguments.layer or 0,), heads=(arguments.head or 0,))
+    layer, head = arguments.layer or 0, arguments.head or 0
+    check_head(run, layer, head)
+    asked = Asked(layers=(layer,), heads=(head,))
     name = f"{run.workdir.resolve().name}, step {run.step}"
     return (model_figures.view(run.config.model, captured_text(run, asked), arguments.seed or 0, name),)
 
@@ -99,6 +103,14 @@ SUBJECTS = {
     "results of eval index": Subject(lambda arguments: documents(arguments, "index"), "results"),
 }
 """By what an error calls it."""
+SAID = {
+    "runs": "one run or several",
+    "run folders": "one run or several",
+    "one result": "one limits.json of `eval limits`",
+    "results": "one limits.json of `eval limits` or several",
+    "results of eval index": "one result of `eval index` or several",
+}
+"""What --help calls it, where that is not the same."""
 
 LENGTH, LENGTHS, LAYER, HEAD = {"length": "length"}, {"lengths": "length"}, {"layer": "layer"}, {"head": "head"}
 PHASES = {"phases": "phases"}
@@ -107,41 +119,41 @@ OPTIONS = ("workdir", "results", "step", "length", "phases", "layer", "head", "s
 FIGURES: dict[str, Figure] = {
     "mixer": Figure(
         "mixer_figures.mixers", "nothing", LENGTH,
-        "RoPE and RoVE as one matrix: weights, kernels, mixers (RoVE, figure 1)", 4,
+        "RoPE and RoVE as one matrix: weights, kernels, mixers (A, figure 1)", 4,
     ),
     "score": Figure(
         "score_figures.score", "nothing", LENGTH | PHASES,
-        "a score over distance, its high and low parts, its distribution (limits, figure 2)",
+        "a score over distance, its high and low parts, its distribution (B, figure 2)",
     ),
     "inversion": Figure(
         "score_figures.inversions", "nothing", LENGTHS | PHASES,
-        "position inversion and aliasing by length and base (figure 3)",
+        "position inversion and aliasing by length and base (B, figure 3)",
     ),
     "token": Figure(
         "score_figures.tokens", "nothing", LENGTHS | PHASES,
-        "token inversion and aliasing by length and base (figure 7)",
+        "token inversion and aliasing by length and base (B, figure 7)",
     ),
     "tradeoff": Figure(
-        "score_figures.tradeoff", "nothing", LENGTHS, "the four failures against the base (table 1)",
+        "score_figures.tradeoff", "nothing", LENGTHS, "the four failures against the base (B, table 1)",
     ),
     "swap": Figure(
         "score_figures.swap_of_two", "nothing", LENGTH, "two tokens change places: the output of RoPE and of RoVE",
     ),
     "induction": Figure(
         "circuit_figures.formation", "nothing", {"steps": "training_steps"},
-        "induction heads of RoPE and RoVE as they form; trains two-layer models here",
+        "induction heads of RoPE and RoVE as they form; trains four small models here, minutes",
     ),
     "head-inversion": Figure(
-        "model_figures.head_inversion", "one run", LENGTH, "score and inversions of one head (figure 4)",
+        "model_figures.head_inversion", "one run", LENGTH, "score and inversions of one head (B, figure 4)",
     ),
     "head-aliasing": Figure(
         "model_figures.head_aliasing", "one run", LENGTH,
-        "equal scores of one head, and swaps that it cannot see (figure 5)",
+        "equal scores of one head, and swaps that change no weight (B, figure 5)",
     ),
     "training": Figure("training_figure.training", "run folders", {}, "loss over the steps of training"),
     "layer": Figure(
         "mixer_figures.layers", "runs", LAYER | HEAD | LENGTH,
-        "a trained layer as one matrix: weights, kernels, a head, all heads (RoVE, figure 1)", 4,
+        "a trained layer as one matrix: weights, kernels, a head, all heads (A, figure 1)", 4,
     ),
     "kernel": Figure(
         "mixer_figures.kernels", "runs", LAYER | HEAD, "the value kernel psi of trained heads, by offset",
@@ -152,21 +164,21 @@ FIGURES: dict[str, Figure] = {
     ),
     "composition": Figure("circuit_figures.compositions", "runs", LAYER, "how heads of two layers compose"),
     "heads": Figure(
-        "model_figures.heads", "one result", {}, "failure rates of every head, of one result of `eval limits`",
+        "model_figures.heads", "one result", {}, "failure rates of every head",
     ),
     "profile": Figure(
         "model_figures.profile", "one result", {},
-        "positional and semantic scores of every head, of one result of `eval limits`",
+        "positional and semantic scores of every head",
     ),
-    "lengths": Figure("model_figures.by_length", "results", {}, "failure rates by length, of results of `eval limits`"),
-    "swaps": Figure("model_figures.swaps", "results", {}, "how often outputs cannot tell, of results of `eval limits`"),
+    "lengths": Figure("model_figures.by_length", "results", {}, "failure rates by length"),
+    "swaps": Figure("model_figures.swaps", "results", {}, "how often outputs of heads cannot tell a swap"),
     "model-swaps": Figure(
         "model_figures.model_swaps", "results", {},
-        "how often whole models cannot tell a swap, of results of `eval limits`",
+        "how often whole models cannot tell a swap",
     ),
     "index": Figure(
         "index_figure.index_accuracy", "results of eval index", {},
-        "accuracy at the k-th element, of results of `eval index` (figure 9)",
+        "accuracy at the k-th element (B, figure 9)",
     ),
 }  # fmt: skip
 """By name: a new one is a function that returns a `Picture`, and a row."""
@@ -175,8 +187,18 @@ FIGURES: dict[str, Figure] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the name, what it is drawn from, the options of figures, and where it goes."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    listed = "\n".join(f"  {name:<15} {figure.shows}" for name, figure in FIGURES.items())
-    parser.description = f"Draw one figure: NAME.png, NAME.svg and, with every number in it, NAME.csv.\n\n{listed}"
+    parts = []
+    for of, subject in SUBJECTS.items():
+        from_what = f"--{subject.option}: {SAID.get(of, of)}" if subject.option else "no run"
+        rows = [f"  {name:<15} {figure.shows}" for name, figure in FIGURES.items() if figure.of == of]
+        parts.append("\n".join([f"of {from_what}", *rows]))
+    parser.description = "\n\n".join(
+        [
+            "Draw one figure: NAME.png, NAME.svg and, with every number in it, NAME.csv.",
+            *parts,
+            "A: arXiv 2606.11275 (RoVE); B: arXiv 2605.15514 (the limits of RoPE)",
+        ]
+    )
     parser.add_argument("name", metavar="NAME", choices=list(FIGURES), help="see above")
     parser.add_argument("--out", type=Path, required=True, help="folder")
     parser.add_argument("--workdir", type=Path, nargs="+", help="run folders, of figures of models")
@@ -190,10 +212,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--training-steps", type=int, help="of figure induction (default: 800)")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Draw the figure and name the files written."""
+def check_folder(out: Path, name: str) -> None:
+    """Raise `UsageError` unless a file `name` can be put into the folder `out`."""
     from rove_jax.evaluation import results
 
+    if out.is_file():
+        raise UsageError(f"--out = {str(out)!r}: is a file; give a folder")
+    if (out / name).is_dir():
+        raise UsageError(f"--out = {str(out)!r}: {name} in it is a folder; give another, or remove that")
+    results.check_writable(out / name, "--out")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Draw the figure and name the files written."""
     name, figure = arguments.name, FIGURES[arguments.name]
     subject = SUBJECTS[figure.of]
     looked_at = {subject.option, *subject.takes, *figure.takes.values()}
@@ -207,9 +238,7 @@ def run(arguments: argparse.Namespace) -> None:
         require(least <= arguments.length <= 2**20, "--length", arguments.length, f"must lie between {least} and 2^20")
     steps = arguments.training_steps
     require(steps is None or steps >= 1, "--training-steps", steps, "must be at least 1")
-    if arguments.out.is_file():
-        raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
-    results.check_writable(arguments.out / f"{name}.png", "--out")
+    check_folder(arguments.out, f"{name}.png")
     options = {keyword: getattr(arguments, option) for keyword, option in figure.takes.items()}
     given = {keyword: value for keyword, value in options.items() if value is not None}
     module, function = figure.draw.split(".")

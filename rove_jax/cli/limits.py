@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from rove_jax.cli.arguments import add_run
+from rove_jax.cli.figure import check_folder
 from rove_jax.config import ScalingRule
 from rove_jax.errors import UsageError
 
@@ -61,12 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
         swap_length=arguments.swap_length,
         seed=arguments.seed,
     )
-    if arguments.out.is_file():
-        raise UsageError(f"--out = {str(arguments.out)!r}: is a file; give a folder")
+    check_folder(arguments.out, "limits.json")
     data = arguments.out / "limits.json"
-    results.check_writable(data, "--out")
     opened = runs.open_run(arguments.workdir, step=arguments.step)
-    check_folder(arguments.out, opened.provenance)
+    check_same(arguments.out, opened.provenance)
     document = measure_limits(opened, asked)
     records, label = document["results"], document["provenance"]["run"]
     pictures = {
@@ -91,7 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
     print("\nWritten:", *written, sep="\n")
 
 
-def check_folder(out: Path, provenance: dict) -> None:
+def check_same(out: Path, provenance: dict) -> None:
     """Raise `UsageError` where `out` holds the limits of another checkpoint: results of two are not to be mixed."""
     from rove_jax.evaluation import results
 
