@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -140,6 +141,10 @@ def test_limits_of_a_run_and_figures_of_its_results(trained, run, tmp_path):
     rows = list(csv.DictReader(io.StringIO((out / "limits.csv").read_text())))
     for row, record in zip(rows, records, strict=True):
         assert row == {name: "" if value is None else str(value) for name, value in record.items()}
+    readme = (Path(__file__).parents[1] / "eval" / "README.md").read_text()
+    names = {*records[0], *document["model_swaps"][0], *document["model_swaps_by_kind"][0]}
+    explained = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in readme.splitlines() if line[:3] == "| `"))
+    assert names - {*explained, "intervals", "swaps", "mattering", "matter"} == set(), "every column has a definition"
     unseen = [record["swap_unseen"] for record in records if record["swap_unseen"] is not None]
     assert unseen and np.mean(unseen) < 0.5
     for name in ("heads", "profile", "lengths", "swaps"):
