@@ -11,7 +11,7 @@ import time
 import jax
 import pytest
 
-from rove_jax.cli import exits
+from rove_jax.cli import exits, signals
 from rove_jax.errors import RunError, UsageError
 
 
@@ -123,17 +123,17 @@ BEGINS = "print('begins', flush=True); "
 
 
 def started(
-    work: str, checkout, *, around: str = "exits.prompt('interrupted; so')", before: str = "", grace: float = 1e6
+    work: str, checkout, *, around: str = "signals.prompt('interrupted; so')", before: str = "", grace: float = 1e6
 ):
     """A command that does `work`, which says that it has begun, with so many seconds to end by itself after Ctrl-C."""
     program = f"""
 import contextlib, ctypes, os, signal, sys, threading, time
-from rove_jax.cli import exits
+from rove_jax.cli import exits, signals
 
 {before}
 
 def main():
-    exits.GRACE = {grace}
+    signals.GRACE = {grace}
     with {around}:
         {work}
 
@@ -211,15 +211,15 @@ def test_what_the_caller_does_about_signals_stays(checkout) -> None:
     def handlers() -> list:
         previous = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(previous)
-        return [previous, *map(signal.getsignal, exits.CODES)]
+        return [previous, *map(signal.getsignal, signals.CODES)]
 
     def inside() -> None:
-        with exits.prompt("not reached"):
+        with signals.prompt("not reached"):
             seen.append(handlers())
 
     def elsewhere() -> None:
-        with exits.prompt("not reached"):
-            seen.append([signal.getsignal(number) for number in exits.CODES])
+        with signals.prompt("not reached"):
+            seen.append([signal.getsignal(number) for number in signals.CODES])
 
     seen: list[list] = []
     before = handlers()

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     compare.check_comparable([one.provenance for one in opened])
     asked = protocol(opened[0].config, arguments)
     text, data = arguments.out / "report.md", arguments.out / "report.json"
-    for path in (text, data):
+    for path in (text, data) if is_writer() else ():
         results.check_writable(path, "--out")
     measured = [runs.stored_perplexity(one, asked, everywhere()) for one in opened]
     if not is_writer():

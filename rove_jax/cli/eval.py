@@ -16,6 +16,7 @@ from rove_jax.cli import (
     puzzles,
     ruler,
     seeds,
+    signals,
     speed,
     suite,
 )
@@ -56,7 +57,7 @@ def job(argv: Sequence[str] | None) -> None:
     peers = distributed.initialize(arguments.distributed) if "distributed" in arguments else None
 
     def work() -> None:
-        with exits.prompt(arguments.interrupted, os._exit if peers is None else peers.leave):
+        with signals.prompt(arguments.interrupted, os._exit if peers is None else peers.leave):
             arguments.run(arguments)
 
     if peers is None:
@@ -72,6 +73,6 @@ def parser() -> exits.Parser:
     for name, (module, what) in JOBS.items():
         new = jobs.add_parser(name, help=what)
         module.add_arguments(new)
-        interrupted = "interrupted" + (exits.GO_ON if name in KEEPING else "")
+        interrupted = "interrupted" + (signals.GO_ON if name in KEEPING else "")
         new.set_defaults(run=module.run, parser=top, interrupted=interrupted)
     return top

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rove_jax import recipes
-from rove_jax.cli import compiling, exits
+from rove_jax.cli import exits, signals
 from rove_jax.errors import require
 
 
@@ -47,8 +47,8 @@ def plan(argv: Sequence[str]) -> int:
     if arguments.out is not None:
         results.check_writable(arguments.out, "--out")
 
-    with compiling.ends_at_once():
-        found = document.make(str(arguments.config), settings, arguments.topology, arguments.compiles, compiling.say)
+    with signals.prompt("interrupted"):
+        found = document.make(str(arguments.config), settings, arguments.topology, arguments.compiles, exits.progress)
     print(plan_table.plan_text(found))
     if arguments.out is not None:
         results.write(arguments.out, found)

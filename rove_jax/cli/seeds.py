@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     differ_in = seeds.check_pairs(*([one.config for one in group] for group in groups))
     asked = protocol(groups[0][0].config, arguments)
     text, data = arguments.out / "report.md", arguments.out / "report.json"
-    for path in (text, data):
+    for path in (text, data) if is_writer() else ():
         results.check_writable(path, "--out")
     measured = [[runs.stored_perplexity(one, asked, everywhere()) for one in group] for group in groups]
     if not is_writer():

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from rove_jax.cli import compiling
+from rove_jax.cli import exits
 from rove_jax.errors import require
 
 
@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         runs_nothing = "is not read with --topology, which compiles the train step and runs nothing; remove it"
         require(arguments.rounds is None, "--rounds", arguments.rounds, runs_nothing)
         require(arguments.what in (None, ["train"]), "--what", arguments.what, runs_nothing)
-        with compiling.ends_at_once():
-            document = executable.run(asked, arguments.topology, compiling.say)
+        document = executable.run(asked, arguments.topology, exits.progress)
         text = executable.plan_text(document)
     print(text)
     if arguments.out is not None:

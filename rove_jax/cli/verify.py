@@ -63,13 +63,14 @@ def whole(step: int, stored: Any) -> bool:
     """Examine a checkpoint (a `Stored`), print a line about it, and return whether it is whole, or gone by now."""
     from tqdm import tqdm
 
+    from rove_jax.distributed import screen
     from rove_jax.training.checkpoints.shelf import there
     from rove_jax.training.checkpoints.stored import DAMAGED, Damaged
 
     faults, count, size = [], 0, 0
     try:
         total = sum(map(len, stored.metadata()["arrays"].values()))
-        with tqdm(desc=f"step {step}", total=total, unit="array", disable=None, leave=False) as bar:
+        with tqdm(desc=f"step {step}", total=total, unit="array", disable=None, leave=False, **screen()) as bar:
             for looked in stored.examine():
                 bar.update()
                 count, size = count + 1, size + looked.bytes

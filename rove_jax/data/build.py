@@ -30,6 +30,7 @@ from rove_jax.data.shards import (
     write_json,
 )
 from rove_jax.data.tokenizers import Tokenizer
+from rove_jax.distributed import screen
 from rove_jax.errors import RunError, UsageError
 from rove_jax.storage import bucket
 
@@ -159,6 +160,7 @@ def fill(job: Job, execute: Execute, progress: bool) -> str:
             unit="B",
             unit_scale=True,
             disable=not progress,
+            **screen(),
         ) as bar:
             execute(job, todo, reporter(bar))
         seconds = time.monotonic() - began

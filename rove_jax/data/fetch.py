@@ -11,6 +11,7 @@ from tqdm import tqdm
 from rove_jax.config import Data
 from rove_jax.data import records
 from rove_jax.data.lock import locked
+from rove_jax.distributed import screen
 from rove_jax.errors import RunError
 
 AT_A_TIME = 4
@@ -48,7 +49,7 @@ def fetch(source: Path, manifest: dict[str, Any], kind: str, cache: Path) -> Pat
             with (
                 tqdm(
                     desc=f"fetching {kind}", total=sum(sizes[name] for name, *_ in wanted), unit="B", unit_scale=True,
-                    disable=None, leave=False,
+                    disable=None, leave=False, **screen(),
                 ) as bar,
                 concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool,
             ):  # fmt: skip

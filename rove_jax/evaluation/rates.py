@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from rove_jax.distributed import screen
 from rove_jax.evaluation import results, speed
 from rove_jax.evaluation.speed import Program
 from rove_jax.evaluation.tables import table
@@ -32,7 +33,7 @@ def run(asked: Workload, what: tuple[str, ...], rounds: int) -> dict:
     # Now: by the end the checkout may have moved on, and the load is this measurement itself.
     start = {"commit": machine.commit(), "load_before": machine.load()}
     count = len(what) * len(asked.variants) * len(asked.backends)
-    with tqdm(total=count, desc="compiling", unit="program", disable=None, leave=False) as bar:
+    with tqdm(total=count, desc="compiling", unit="program", disable=None, leave=False, **screen()) as bar:
         programs, mesh = speed.compile_all(asked, what, bar.update)
         bar.reset(total=len(programs) * (rounds + 1))
         bar.set_description("measuring")

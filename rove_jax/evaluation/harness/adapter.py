@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from rove_jax.config import Model
+from rove_jax.distributed import screen
 from rove_jax.errors import RunError, UsageError, require, require_choice
 from rove_jax.evaluation import overlong as overlong_requests
 from rove_jax.evaluation import packing, runs
@@ -131,7 +132,9 @@ class Adapter:
     ) -> list[tuple[float, bool]]:
         pairs = [self.fitted(Pair(context, continuation)) for _, context, continuation in requests]
         found: list[tuple[float, bool]] = []
-        with tqdm(total=len(pairs), desc="rove_jax: likelihoods", disable=disable_tqdm or None, leave=False) as bar:
+        with tqdm(
+            total=len(pairs), desc="rove_jax: likelihoods", disable=disable_tqdm or None, leave=False, **screen()
+        ) as bar:
             for first in range(0, len(pairs), BLOCK):
                 block = self.likelihoods(pairs[first : first + BLOCK], bar)
                 for (names, *_), result in zip(requests[first:], block):
@@ -208,7 +211,9 @@ class Adapter:
             for place in places:
                 groups.setdefault((model, asked[place].tokens, asked[place].sampling), []).append(place)
         found = [""] * len(requests)
-        with tqdm(total=len(requests), desc="rove_jax: texts", disable=disable_tqdm or None, leave=False) as bar:
+        with tqdm(
+            total=len(requests), desc="rove_jax: texts", disable=disable_tqdm or None, leave=False, **screen()
+        ) as bar:
             for (model, *_), group in groups.items():
                 group.sort(key=lambda place: -len(prompts[place]))  # what needs most memory first, like with like
                 size = min(self.batch_size or ROWS, packing.power(len(group)))
