@@ -129,7 +129,7 @@ def test_figure_1_has_its_numbers_one_range_of_colours_and_signs_that_survive_pr
     picture, length, size = mixer_figures.mixers(4), 4, mixer_figures.HEAD_DIM
     drawn = {}
     for panel, row, column, value in picture.rows:
-        drawn.setdefault(panel, {})[int(row.removeprefix("row ")), int(column)] = value
+        drawn.setdefault(panel, {})[int(row.split()[1]), int(column)] = value
     a, b, c, d, e = (
         np.array([values[at] for at in sorted(values)]).reshape(np.array(max(values)) + 1)
         for _, values in sorted(drawn.items())

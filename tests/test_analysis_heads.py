@@ -225,7 +225,7 @@ def test_lengths_given_twice_and_layers_that_are_not_there_are_refused():
         Origin("data", "bytes"),
     )
     for layer in (-1, SMALL.layers - 1):
-        with pytest.raises(UsageError, match=f"--layer = {layer}: the model has"):
+        with pytest.raises(UsageError, match=f"--layer = {layer}: must lie between 0 and {SMALL.layers - 2}"):
             circuit_figures.compositions([run], ["run"], layer)
     for alpha, turning in ((0.0, None), (0.5, 0.5 * OMEGA), (1.0, OMEGA)):  # the dial from RoPE to RoVE
         found = capture.value_frequencies(runs.dialled(run, alpha).config.model)

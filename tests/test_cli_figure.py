@@ -228,7 +228,7 @@ def test_figures_of_runs(trained, run, tmp_path):
         assert code == 0, err
         check_files(tmp_path, name)
     for words, message in (
-        (("figure", "composition", "--layer", 1), "--layer = 1: the model has layers 0 to 1"),
+        (("figure", "composition", "--layer", 1), "--layer = 1: must lie between 0 and 0"),
         (("figure", "layer", "--head", 2), "--head = 2: the model has heads 0 to 1"),
         (("limits", "--swaps", -1), "--swaps = -1: must be at least 0"),
         (("limits", "--seed", -3), "--seed = -3: must be at least 0"),

@@ -28,5 +28,8 @@ def index_accuracy(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
     chance = documents[0]["results"][0]["chance"]
     picture.axes[0].axhline(chance, color="0.45", linewidth=1, linestyle=(0, (2, 2)), label="chance")
     picture.dress(0, "length of the prompt (tokens)", "accuracy", xscale="log", ylim=(0, 1.02))
+    picture.caption(
+        "the plain list (variant list); bars: 95%, Wilson's; frequencies unscaled where no scaling is named"
+    )
     picture.tick(0, sorted({record["length"] for document in documents for record in document["results"]}))
     return picture

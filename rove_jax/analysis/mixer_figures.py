@@ -6,8 +6,8 @@ import numpy as np
 
 from rove_jax.analysis import mixer
 from rove_jax.analysis.capture import capture_qkv, value_frequencies, value_pairing
-from rove_jax.analysis.circuit_figures import long_text
-from rove_jax.analysis.picture import Picture
+from rove_jax.analysis.limits import texts
+from rove_jax.analysis.picture import NUMBERED, Picture
 from rove_jax.analysis.product import rope_frequencies
 from rove_jax.errors import require
 from rove_jax.evaluation.runs import Run
@@ -59,14 +59,17 @@ def mixers(length: int = POSITIONS) -> Picture:
             panel + 1,
             rf"left over by $A \otimes W$: {errors[0]:.2f}, by $A_{{ij}}\psi_{{j-i}}$: {errors[1]:.2f}",
         )
-    picture.drawing.suptitle(
-        f"channels m and m + {HEAD_DIM // 2} are a pair; offset: key minus query position. {SIGNS}", fontsize=10
+    picture.caption(
+        f"a causal head of normal scores and W_V, drawn from seed 0, base 100; channels m and m + {HEAD_DIM // 2} are "
+        f"a pair; offset: key minus query position; {LEFT}. {SIGNS}"
     )
     return picture
 
 
 SIGNS = "Red: above 0; blue with a bar: below"
-"""How signs are drawn, for a title."""
+"""How signs are drawn, for a caption."""
+LEFT = "left over: ||matrix - nearest of that form|| / ||matrix||"
+"""What the numbers in titles are."""
 
 
 def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | None = None) -> None:
@@ -87,6 +90,7 @@ def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | Non
         dark = matrix[rows, columns] < -0.6 * ends
         axes.scatter(columns, rows, color=np.where(dark, "white", "black"), **look)
         axes.spines[["top", "right"]].set_visible(True)
+        picture.colours[NUMBERED[panel]] = "entry"
     panels = [picture.axes[panel] for panel in matrices]
     picture.drawing.set_layout_engine("constrained", h_pad=0.1, w_pad=0.1)
     picture.drawing.colorbar(shown, ax=panels, label="entry", shrink=0.6, pad=0.01)
@@ -94,7 +98,8 @@ def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | Non
 
 def weights_of(picture: Picture, panel: int, weights: np.ndarray) -> None:
     """Attention weights [T, T], 0 to 1, with axes."""
-    picture.image(panel, weights, aspect="equal", cmap="Greys", vmin=0, vmax=1)
+    look = {"label": "weight", "rows": "query"}
+    picture.image(panel, weights, aspect="equal", cmap="Greys", vmin=0, vmax=1, **look)
     picture.axes[panel].set(xlabel="key position $j$", ylabel="query position $i$")
 
 
@@ -144,15 +149,19 @@ def layers(
     and heads of all runs share a range of colours, and so do their layers."""
     length = length or POSITIONS
     require(length <= 32, "--length", length, "a mixer this long cannot be read; at most 32")
-    names = (f"weights $A$, head {head}", r"kernels $\psi_\delta$", "the head as a matrix", "all heads, with $W_O$")
-    picture = Picture([f"{label}: {name}" for label in labels for name in names], columns=4, size=(4.4, 4.3))
+    titles = []
+    for run, label in zip(runs, labels):
+        kernel = r"kernels $\psi_\delta$" if turns(run) else r"one kernel $W_V$"
+        names = (f"weights $A$, head {head}", kernel, "the head as a matrix", "all heads, with $W_O$")
+        titles += [f"{label}: {name}" for name in names]
+    picture = Picture(titles, columns=4, size=(4.4, 4.3))
     heads: dict[int, np.ndarray] = {}
     wholes: dict[int, np.ndarray] = {}
     offsets = -np.arange(min(4, length))[::-1]
     for place, run in enumerate(runs):
         check_head(run, layer, head)
         cfg, first = run.config.model, 4 * place
-        captured = capture_qkv(cfg, run.params, long_text(run, length), (layer,))
+        captured = capture_qkv(cfg, run.params, texts(run, 1, length), (layer,))
         query, key = (np.moveaxis(x[0, 0], 1, 0) for x in (captured.query, captured.key))
         weights = mixer.attention_weights(cfg, query, key)
         turning, pairing, group = value_frequencies(cfg), value_pairing(cfg), cfg.query_heads // cfg.kv_heads
@@ -176,11 +185,19 @@ def layers(
             grid(picture, panel, matrix.shape[1] // len(offsets))
     for panel, matrix in [*((p, m) for p, m in heads.items() if p % 4 == 2), *wholes.items()]:
         name_blocks(picture, panel, matrix.shape[0] // length, length)
-    picture.drawing.suptitle(
-        f"layer {layer}, {length} tokens of a held-out text; of each block at most {SHOWN} channels. {SIGNS}",
-        fontsize=10,
+    picture.caption(
+        f"layer {layer}, {length} tokens of a held-out text; {PSI}; {LEFT}; of each block at most {SHOWN} "
+        f"channels. {SIGNS}"
     )
     return picture
+
+
+PSI = "kernel: psi_d = R_d W_V at the offset d, key minus query position; where values do not turn, W_V at all offsets"
+
+
+def turns(run: Run) -> bool:
+    """Whether its values are turned by their position."""
+    return value_frequencies(run.config.model) is not None
 
 
 def note(picture: Picture, panel: int, text: str) -> None:
@@ -191,11 +208,12 @@ def note(picture: Picture, panel: int, text: str) -> None:
 def kernels(runs: Sequence[Run], labels: Sequence[str], layer: int = 0, head: int = 0) -> Picture:
     """The value kernel psi of trained heads by offset, two panels a run: that of one head at some offsets, in one range
     of colours, and for all heads how like the kernel at offset 0 it is, up to the training length."""
-    names = (
-        rf"$\psi_\delta$ of layer {layer}, head {head}",
-        r"$\langle\psi_\delta, \psi_0\rangle / |\psi_0|^2$, key heads",
-    )
-    picture = Picture([f"{label}: {name}" for label in labels for name in names], columns=2, size=(6.0, 2.9))
+    titles = []
+    for run, label in zip(runs, labels):
+        kernel = r"$\psi_\delta$" if turns(run) else "$W_V$"
+        titles += [f"{label}: {kernel} of layer {layer}, head {head}"]
+        titles += [rf"{label}: $\langle\psi_\delta, \psi_0\rangle / |\psi_0|^2$, key heads"]
+    picture = Picture(titles, columns=2, size=(6.0, 2.9))
     offsets, drawn = -np.array([0, 1, 2, 4, 16, 64]), {}
     for place, run in enumerate(runs):
         check_head(run, layer, head)
@@ -205,11 +223,12 @@ def kernels(runs: Sequence[Run], labels: Sequence[str], layer: int = 0, head: in
         drawn[2 * place] = laid_out(mixer.kernel(w_v, offsets, turning, pairing)[None])
         every = [mixer.value_weights(run.params, at, kv) for at in range(cfg.layers) for kv in range(cfg.kv_heads)]
         alike = np.stack([mixer.kernel_similarity(w, np.arange(trained), turning, pairing) for w in every])
-        picture.image(2 * place + 1, alike, vmin=min(0.0, alike.min()), vmax=1)
+        look = {"label": "likeness, 1: the same kernel", "rows": "head"}
+        picture.image(2 * place + 1, alike, vmin=min(0.0, alike.min()), vmax=1, **look)
         picture.axes[2 * place + 1].set(xlabel=r"distance, $-\delta$", ylabel="head, counted over layers")
     signed(picture, drawn)
     for panel, matrix in drawn.items():
         name_offsets(picture, panel, offsets, matrix.shape[1] // len(offsets))
         grid(picture, panel, matrix.shape[1] // len(offsets))
-    picture.drawing.suptitle(f"of each kernel at most {SHOWN} channels. {SIGNS}", fontsize=10)
+    picture.caption(f"{PSI}; left: at most {SHOWN} channels of each. {SIGNS}")
     return picture

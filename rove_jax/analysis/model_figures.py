@@ -11,7 +11,7 @@ from rove_jax.analysis.failures import draw
 from rove_jax.analysis.limits import mean_over_heads, swaps_by_length
 from rove_jax.analysis.picture import NUMBERED, Picture
 from rove_jax.analysis.product import qk_coefficients, rope_product
-from rove_jax.analysis.score_figures import drawn, octaves
+from rove_jax.analysis.score_figures import drawn, several
 from rove_jax.config import Model
 from rove_jax.errors import require
 from rove_jax.evaluation.intervals import wilson
@@ -85,15 +85,14 @@ def head_inversion(shown: View, length: int = LENGTH) -> Picture:
     picture = Picture(["score over distance", "P(far half scores higher)", "distances with the wrong order"])
     waves = shown.scores(length)
     thin = slice(None, None, max(1, length // 2048))
-    lengths = octaves(length, 16)
-    for style, wave in enumerate(waves):
-        look = {"linestyle": "solid", "linewidth": 0.6, "zorder": 3 - style}
-        picture.line(0, f"key {style + 1}", np.arange(length)[thin], wave[thin], style, **look)
-    for style, (name, wave) in enumerate(zip(("key 1", "key 2"), waves)):
+    lengths = several(length)
+    for style, name, wave in zip((6, 4), ("key 1", "key 2"), waves):
+        look = {"linestyle": "solid", "linewidth": 0.6 if style == 6 else 0.9, "zorder": 2 + style / 6}
+        picture.line(0, name, np.arange(length)[thin], wave[thin], style, **look)
         shares = [float(inversion.inverted_halves(wave[:m])) for m in lengths]
         picture.line(1, f"{name}, counted", lengths, shares, style, marked=True)
     normal = [float(inversion.position_inversion(shown.z[0], shown.frequencies, m, method="normal")) for m in lengths]
-    picture.line(1, "key 1, normal with exact moments", lengths, normal, 6, linewidth=1)
+    picture.line(1, "key 1, normal with exact moments", lengths, normal, 1, linewidth=1)
     running = np.cumsum(inversion.inverted_order(waves[0], waves[1]))
     picture.line(2, "counted", lengths, [running[m - 1] / m for m in lengths], 0, marked=True)
     picture.dress(0, "distance m", "score", xlim=(0, length))
@@ -106,7 +105,7 @@ def head_inversion(shown: View, length: int = LENGTH) -> Picture:
 
 def head_aliasing(shown: View, length: int = LENGTH, *, dtype: str = "bfloat16", bins: int = 32) -> Picture:
     """One head: where pairs of positions with equal scores lie, how far apart, and those that alias for both keys."""
-    picture = Picture(["equal for key 1", "how near they are", "equal for both: a swap changes no weight"])
+    picture = Picture(["equal for key 1", "how near they are", "equal for both keys"])
     waves = shown.scores(length)
     found = aliasing.position_aliasing(waves[0], dtype)
     counts = np.where(np.triu(np.ones((bins, bins))), aliasing.pair_map(waves[0], dtype, bins), np.nan)
@@ -126,11 +125,11 @@ def head_aliasing(shown: View, length: int = LENGTH, *, dtype: str = "bfloat16",
     picture.line(1, "normal variables", [0, length], [np.mean(share)] * 2, 6, linewidth=1)
     found = aliasing.joint_pairs(waves[0], waves[1], dtype)
     joint = found.at(np.unique(np.linspace(0, found.count - 1, min(found.count, DOTS), dtype=np.int64)))
-    picture.dots(2, f"{found.count:,} pairs", joint[:, 1], joint[:, 0], 1, s=6)
+    picture.dots(2, "pairs of distances", joint[:, 1], joint[:, 0], 1, s=6, label=f"{found.count:,} pairs")
     picture.dress(1, "|m1 - m2|", "share of all pairs so far apart", ylim=(0, None))
-    picture.dress(2, "farther distance", "nearer distance", xlim=(0, length), ylim=(length, 0))
-    some = "" if found.count <= DOTS else f"; (c) shows {DOTS:,} of its pairs"
-    picture.caption(f"{shown.name}; scores in {dtype}{some}")
+    picture.dress(2, "farther distance", "nearer distance", legend="below", xlim=(0, length), ylim=(length, 0))
+    some = "" if found.count <= DOTS else f", {DOTS:,} of these pairs drawn"
+    picture.caption(f"{shown.name}; scores in {dtype}; (c): where a swap of the two tokens changes no weight{some}")
     return picture
 
 
@@ -228,8 +227,8 @@ def swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
         at = [names[record["layer"], record["head"]] + 0.24 * (style - (count - 1) / 2) for record in own]
         for panel, name in enumerate(SWAP_PANELS):
             mean = "" if summary[name] is None else f" {summary[name]:.3g}, mean of"
-            series = f"{label}:{mean} {summary['heads']} of {summary['of']} heads"
-            picture.dots(panel, series, at, [record[name] for record in own], style, s=28)
+            shown = f"{label}:{mean} {summary['heads']} of {summary['of']} heads"
+            picture.dots(panel, label, at, [record[name] for record in own], style, s=28, label=shown)
             if panel < 2:
                 bounds = [wilson(record[name] * record["swap_draws"], record["swap_draws"]) for record in own]
                 picture.bounds(panel, label, at, bounds, style)
@@ -269,7 +268,8 @@ def model_swaps(documents: Sequence[dict], labels: Sequence[str]) -> Picture:
                 blind = sum(record["total_variation"] <= model_swap.SAME for record in own)
                 share = f"blind to {blind} of {len(own)} that matter, {low:.0%} to {high:.0%}"
             gaps, values = [record["gap"] for record in own], [record["total_variation"] for record in own]
-            picture.dots(panel, f"{kind}: {share}", gaps, np.maximum(values, LEAST_SHOWN), style, s=22, alpha=0.8)
+            look = {"s": 22, "alpha": 0.8, "label": f"{kind}: {share}"}
+            picture.dots(panel, kind, gaps, np.maximum(values, LEAST_SHOWN), style, **look)
             ends += gaps
         picture.axes[panel].axhline(model_swap.SAME, color="0.45", linewidth=1, zorder=0)
         scales: dict[str, Any] = {"xscale": "log", "yscale": "log", "ylim": (0.7 * LEAST_SHOWN, 1.3)}

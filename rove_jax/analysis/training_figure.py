@@ -9,6 +9,9 @@ from rove_jax.training import metrics
 
 FIELDS = {"loss": "training loss", "validation_loss": "loss on held-out text"}
 
+LEAST_SPAN = 0.5
+"""Nats that an axis spans at least, so that small differences look small."""
+
 
 def training(workdirs: Sequence[Path], labels: Sequence[str]) -> Picture:
     """Training and validation loss of several runs; `UsageError` for a folder without metrics."""
@@ -23,4 +26,7 @@ def training(workdirs: Sequence[Path], labels: Sequence[str]) -> Picture:
             picture.line(panel, label, steps, values, style, marked=field == "validation_loss")
     for panel in range(len(FIELDS)):
         picture.dress(panel, "step", "nats per token")
+        low, high = picture.axes[panel].get_ylim()
+        middle, half = (low + high) / 2, max(high - low, LEAST_SPAN) / 2
+        picture.axes[panel].set_ylim(middle - half, middle + half)
     return picture
