@@ -37,6 +37,7 @@ def test_a_plan_says_what_the_compiler_says_and_writes_it(tmp_path, capsys):
     parts = ("parameters", "optimizer", "gradients", "temporaries", "program")
     assert memory["total"] == sum(memory[name] for name in parts) and memory["usable"] is None
     assert record["fits"] is None and record["seconds"] is None and "not known" in shown.out
+    assert "\n- compiler: " in shown.out and "\n- estimate: " not in shown.out, "sources of what is there"
     # Everything but the batch is whole on each device.
     count = 320 * 128 + 2 * (4 * 128 * 128 + 4 * 128 + 2 * 128 * 512 + 512 + 128 + 4 * 128) + 2 * 128
     assert memory["parameters"] == memory["gradients"] == 4 * count

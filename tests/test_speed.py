@@ -44,6 +44,12 @@ def run(capsys):
     return call
 
 
+@pytest.mark.parametrize(("load", "words"), [(None, ""), (1.0, ""), (1.5, "trust ratios"), (2.5, "measure again")])
+def test_other_work_is_told_of(load, words):
+    said = rates.busy({"load_before": load, "host": "2 x cpu"})
+    assert words in said and bool(said) == bool(words)
+
+
 @pytest.mark.slow
 def test_the_command_measures_every_program_of_every_variant(run, tmp_path):
     out = tmp_path / "speed.json"

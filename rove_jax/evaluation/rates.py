@@ -178,9 +178,16 @@ def changes(settings: dict) -> str:
 
 
 def busy(provenance: dict) -> str:
-    """A warning where other work had the CPUs as the measurement began, else nothing."""
+    """A warning where other work had the CPUs as the measurement began, else nothing.
+
+    Ratios are paired, so they bear a CPU or two at work elsewhere; at three processes a CPU, those of equal programs were
+    0.33 to 1.09.
+    """
     load, cpus = provenance["load_before"], int(provenance["host"].split(" x ")[0])
-    return "; OTHER WORK WAS RUNNING: trust ratios, not rates" if load is not None and load > cpus / 2 else ""
+    if load is None or load <= cpus / 2:
+        return ""
+    advice = "trust ratios, not rates" if load <= cpus else "measure again"
+    return f"; OTHER WORK WAS RUNNING (load {load:g} on {cpus} CPUs): {advice}"
 
 
 def speed_caption(document: dict) -> str:

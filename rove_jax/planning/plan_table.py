@@ -22,15 +22,17 @@ def plan_text(document: dict[str, Any]) -> str:
         f"{made['compiler']}; {settings['parameters']:,} parameters, {settings['batch_size']} x "
         f"{settings['context_length']} tokens a step, {settings['steps']:,} steps"
     )
-    pieces = [textwrap.fill(title, WIDTH), figures(columns), verdict(asked, best)]
+    rows = figures(columns)
+    header = ["per device", *(name for name, _ in columns), "source"]
+    pieces = [textwrap.fill(title, WIDTH), table(header, rows), verdict(asked, best)]
     if len(records) > 1:
         pieces.append("Tried, at most " + f"{settings['compiles']} programs:\n\n" + tried(records))
-    pieces.append(sources(document))
+    pieces.append(sources(document, {row[-1] for row in rows}))
     return "\n\n".join(pieces)
 
 
-def figures(columns: list[tuple[str, dict[str, Any]]]) -> str:
-    """A row per figure, a column per record, and where figures come from; without rows that nobody knows."""
+def figures(columns: list[tuple[str, dict[str, Any]]]) -> list[list[str]]:
+    """A row per figure: its name, one for each record, where it comes from; without rows that nobody knows."""
 
     def row(name: str, source: str, show: Any) -> list[str]:
         return [name, *(show(record) for _, record in columns), source]
@@ -63,8 +65,7 @@ def figures(columns: list[tuple[str, dict[str, Any]]]) -> str:
         row("thousand tokens / s", "estimate", lambda r: ends(r, "run", "tokens_per_second", 1e3, 0)),
         row("device-hours of the run", "estimate", lambda r: ends(r, "run", "device_hours", 1, 0)),
     ]
-    told = [cells for cells in rows if set(cells[1:-1]) != {"-"}]
-    return table(["per device", *(name for name, _ in columns), "source"], told)
+    return [cells for cells in rows if set(cells[1:-1]) != {"-"}]
 
 
 MEMORY = {
@@ -111,10 +112,10 @@ def tried(records: list[dict[str, Any]]) -> str:
     return table(header, [row(r) for r in records])
 
 
-def sources(document: dict[str, Any]) -> str:
-    """Where each figure comes from."""
+def sources(document: dict[str, Any], named: set[str]) -> str:
+    """What the `named` sources are."""
     asked, made = document["results"][0], document["provenance"]
-    lines = [f"{name}: {where}" for name, where in SOURCES.items()]
+    lines = [f"{name}: {where}" for name, where in SOURCES.items() if name in named]
     lines.append(f"usable: {made['usable_source']}")
     if asked.get("seconds"):
         lines += [f"assumed: {line}" for line in (*ASSUMPTIONS, made["links_source"])]
