@@ -2,8 +2,10 @@
 
 import os
 import pty
+import select
 import subprocess
 import sys
+import time
 
 import jax
 import pytest
@@ -32,10 +34,12 @@ def shown(checkout):
         command = [sys.executable, "-c", program]
         with subprocess.Popen(command, cwd=checkout, stdin=theirs, stdout=theirs, stderr=theirs) as process:
             os.close(theirs)
-            drawn = ""
-            while not all(word in drawn for word in words):
-                drawn += os.read(ours, 4096).decode()
+            drawn, deadline = "", time.monotonic() + 60
+            while not all(word in drawn for word in words) and time.monotonic() < deadline:
+                if select.select([ours], [], [], 1)[0]:
+                    drawn += os.read(ours, 4096).decode()
             process.kill()
+        assert all(word in drawn for word in words), drawn[-200:]
         os.close(ours)
         return drawn
 

@@ -1,5 +1,6 @@
 """How a command ends: the last line on stderr, the exit code, and which errors are left alone."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -122,6 +123,7 @@ STUCK = """
 BEGINS = "print('begins', flush=True); "
 
 
+@contextlib.contextmanager
 def started(
     work: str, checkout, *, around: str = "signals.prompt('interrupted; so')", before: str = "", grace: float = 1e6
 ):
@@ -140,9 +142,12 @@ def main():
 raise SystemExit(exits.run(main))
 """
     words, pipe = [sys.executable, "-c", program], subprocess.PIPE
-    process = subprocess.Popen(words, cwd=checkout, text=True, stdout=pipe, stderr=pipe)
-    assert process.stdout and process.stdout.readline() == "begins\n", process.communicate()
-    return process
+    with subprocess.Popen(words, cwd=checkout, text=True, stdout=pipe, stderr=pipe) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "begins\n", process.communicate()
+            yield process
+        finally:
+            process.kill()  # or a failure would be waited for
 
 
 def ended(process, *numbers: signal.Signals) -> tuple[int, str, str]:
@@ -170,7 +175,6 @@ def test_an_evaluation_ends_while_its_main_thread_is_in_c(checkout) -> None:
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
-        process.kill()
 
 
 def test_an_evaluation_that_can_clean_up_does(checkout) -> None:
