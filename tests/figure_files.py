@@ -16,7 +16,7 @@ def save_what_fits(save: Callable) -> Callable:
     def checked(picture: Picture, folder: Path, name: str) -> list[Path]:
         written = save(picture, folder, name)
         if picture.said:
-            drawn = picture.drawing._suptitle.get_window_extent()
+            drawn = picture.drawing.texts[0].get_window_extent()
             assert drawn.x0 >= 0 and drawn.x1 <= picture.drawing.bbox.x1, (name, picture.said)
         return written
 

@@ -51,6 +51,9 @@ def test_a_picture_holds_what_it_draws_and_is_the_same_twice(tmp_path):
     colours = {colour for _, colour in Image.open(tmp_path / "a" / "it.png").convert("RGB").getcolors(1 << 24) or []}
     assert tuple(bytes.fromhex(COLOURS[1][1:])) in colours and tuple(bytes.fromhex(COLOURS[0][1:])) not in colours
     assert as_csv(["x"], [[0.1]]) == "x\n0.1\n"
+    picture.drawing.suptitle(picture.said, fontsize=10, parse_math=False)  # control: in one line
+    with pytest.raises(AssertionError, match="of a folder"):
+        picture.save(tmp_path, "it")
     image, shown = picture._repr_png_()  # what a notebook shows
     assert Image.open(io.BytesIO(image)).size[0] == pytest.approx(2 * shown["width"], abs=2)
 

@@ -98,8 +98,8 @@ def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | Non
 
 def weights_of(picture: Picture, panel: int, weights: np.ndarray) -> None:
     """Attention weights [T, T], 0 to 1, with axes."""
-    look = {"label": "weight", "rows": "query"}
-    picture.image(panel, weights, aspect="equal", cmap="Greys", vmin=0, vmax=1, **look)
+    look = {"aspect": "equal", "cmap": "Greys", "vmin": 0, "vmax": 1}
+    picture.image(panel, weights, label="weight", rows="query", **look)
     picture.axes[panel].set(xlabel="key position $j$", ylabel="query position $i$")
 
 
@@ -223,8 +223,9 @@ def kernels(runs: Sequence[Run], labels: Sequence[str], layer: int = 0, head: in
         drawn[2 * place] = laid_out(mixer.kernel(w_v, offsets, turning, pairing)[None])
         every = [mixer.value_weights(run.params, at, kv) for at in range(cfg.layers) for kv in range(cfg.kv_heads)]
         alike = np.stack([mixer.kernel_similarity(w, np.arange(trained), turning, pairing) for w in every])
-        look = {"label": "likeness, 1: the same kernel", "rows": "head"}
-        picture.image(2 * place + 1, alike, vmin=min(0.0, alike.min()), vmax=1, **look)
+        least = min(0.0, alike.min())
+        label = "likeness, 1: the same kernel"
+        picture.image(2 * place + 1, alike, label=label, rows="head", vmin=least, vmax=1)
         picture.axes[2 * place + 1].set(xlabel=r"distance, $-\delta$", ylabel="head, counted over layers")
     signed(picture, drawn)
     for panel, matrix in drawn.items():

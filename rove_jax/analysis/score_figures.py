@@ -1,6 +1,7 @@
 """Figures of scores from amplitudes and phases alone: no model is needed, and every run draws the same."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def score(length: int = LENGTH, phases: str = "aligned") -> Picture:
     for style, (name, part) in enumerate((("low", parts[1]), ("high", parts[0]))):
         chosen = np.where(split.high == (name == "high"), z, 0.0)
         own = moments.window_moments(chosen, frequencies, 0, length)
-        look = {"label": f"{name}: mean {own.mean:.2f}, sd {own.sd:.2f}", "linestyle": "solid"}
+        look: dict[str, Any] = {"label": f"{name}: mean {own.mean:.2f}, sd {own.sd:.2f}", "linestyle": "solid"}
         look |= {"linewidth": 1.6, "zorder": 3} if name == "low" else {"linewidth": 0.5, "zorder": 2}
         picture.line(1, name, at, part[thin], style, **look)
     edges = np.linspace(mean - 4 * sd, mean + 6 * sd, 81)
