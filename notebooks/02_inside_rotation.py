@@ -8,11 +8,10 @@
 from install import show, sized
 
 # %%
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ipywidgets import FloatLogSlider, IntSlider, interact
 
 import rove_jax
 from rove_jax.analysis import circuit_figures, circuits, mixer, mixer_figures
@@ -115,19 +114,16 @@ kernels([0, -1, -2, -4, -8, -16, -64, -256])
 # %% [markdown]
 # From (a) to (h) the token that is read lies further back. The fastest pair (channels 0 and 8) has gone round forty
 # times by (h), the slowest (7 and 15) a tenth of a circle. Each panel is a different matrix, so what is read tells how
-# far away it stood. Where `ipywidgets` is installed, here is the same with
-# sliders; move one, and the picture follows.
+# far away it stood. Here is the same with sliders; move one, and the picture follows. (The first cell has installed
+# `ipywidgets`; a page without a kernel shows the first picture alone.)
 
 # %%
-if importlib.util.find_spec("ipywidgets"):
-    from ipywidgets import FloatLogSlider, IntSlider, interact
-
-    interact(
-        lambda offset, base, pairing: kernels([offset], base, pairing, name="kernel"),
-        offset=IntSlider(-3, -64, 0, continuous_update=False),
-        base=FloatLogSlider(1000.0, min=1, max=6, continuous_update=False),
-        pairing=["half", "interleaved"],
-    )
+_ = interact(
+    lambda offset, base, pairing: kernels([offset], base, pairing, name="kernel"),
+    offset=IntSlider(-3, -64, 0, continuous_update=False),
+    base=FloatLogSlider(1000.0, min=1, max=6, continuous_update=False),
+    pairing=["half", "interleaved"],
+)
 
 # %% [markdown]
 # ## Two things a RoVE head can do

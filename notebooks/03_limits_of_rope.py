@@ -15,14 +15,14 @@
 # from your run.
 
 # %%
-from install import CHECKOUT, RUNS, SMALLER, show, sized
+from install import CHECKOUT, RUNS, SMALLER, render, show, sized
 
 # %%
 from rove_jax import distributed, recipes
-from rove_jax.analysis import aliasing, inversion, limits, model_figures, model_swap, moments, score_figures, sweep
+from rove_jax.analysis import aliasing, inversion, limits, model_figures, moments, score_figures, sweep
 from rove_jax.analysis.product import coefficients, phase_set, rope_frequencies, rope_product
+from rove_jax.cli.limits import tables
 from rove_jax.evaluation import runs
-from rove_jax.evaluation.tables import number, table
 from rove_jax.training import loop
 
 _ = distributed.keep_compiled()  # where programs are kept
@@ -38,9 +38,12 @@ LENGTH = sized(32_768, 8192, 512)
 show(score_figures.score(LENGTH), "score")
 
 # %% [markdown]
-# (These waves are a formula: they are the same on every machine.) Left: it falls, and then it wobbles. Middle: the slow
-# pairs make the trend and the fast ones the noise, whose size does not shrink. Right: over all distances the score is
-# roughly a normal variable. Everything that follows is a consequence: a trend that grows like a logarithm, and noise.
+# (These waves are a formula: they are the same on every machine.) (a): it falls, first steeply, about like minus the
+# logarithm of the distance, and then it wobbles. (b): the slow pairs make the trend far off, and the fast ones the
+# noise, whose size does not shrink. (c): the scores at all distances beside a normal variable. Theory takes them for
+# one; the legend says how far that is from true here. (*KS* is the largest difference of the two distribution
+# functions, and *skew* of a normal variable is 0; near distance 0 are more high scores than it would have.) What
+# follows comes of the trend and the noise.
 #
 # ## Positions: inversion and aliasing
 #
@@ -50,12 +53,34 @@ show(score_figures.score(LENGTH), "score")
 
 # %%
 lengths = score_figures.octaves(LENGTH)
-show(score_figures.inversions(lengths), "inversions")
+picture = score_figures.inversions(lengths)
+show(picture, "inversions")
 
 # %% [markdown]
 # Theory says that both get worse with length, and that a larger base makes both worse, as long as the base is above the
-# length. (Base 10,000 at length 32,768 is not: even its slowest wave is past half a turn there.) Three ways to compute
-# one case, by counting, by exact moments of a normal variable and by the closed form of the limit:
+# length. (Base 10,000 at length 32,768 is not: even its slowest wave is past half a turn there.) It speaks of a trend.
+# What is counted in one wave goes up and down about it, so how often does a curve fall from one length to the next, and
+# from one base to the next?
+
+# %%
+counted = {(panel, float(series.removeprefix("B = ")), length): value for panel, series, length, value in picture.rows
+           if panel in "bc" and "closed" not in series}  # fmt: skip
+larger = dict(zip(score_figures.BASES, score_figures.BASES[1:]))
+for panel, what in (("b", "inversion"), ("c", "aliasing")):
+    below = {(base, length): value for (of, base, length), value in counted.items() if of == panel and length < base}
+    for along in ("length", "base"):
+        steps = {}
+        for base, length in below:
+            after = (base, 2 * length) if along == "length" else (larger.get(base), length)
+            if after in below:
+                steps[base, length] = below[after] - below[base, length]
+        (base, length), most = min(steps.items(), key=lambda step: step[1])
+        falls = sum(step < 0 for step in steps.values())
+        where = f", most by {-most:.3f}, at B = {base:,.0f} and M = {length:,.0f}" if falls else ""
+        print(f"{what} over the {along}: falls in {falls} of {len(steps)} steps{where}")
+
+# %% [markdown]
+# Three ways to compute one case: by counting, by exact moments of a normal variable, by the closed form of the limit.
 
 # %%
 turning = rope_frequencies(64, 1e5)
@@ -89,14 +114,21 @@ bases = sized((*score_figures.BASES, 1e9), (*score_figures.BASES, 1e9), (1e4, 1e
 show(score_figures.tradeoff((LENGTH // 16, LENGTH), bases), "tradeoff")
 
 # %% [markdown]
-# Wherever the base is above the length, two failures are to rise with the base and two to fall: no base helps all four.
-# That is table 1 of the paper. `against_table` says where a sweep disagrees with it:
+# Above the length, a larger base is to make two failures more frequent and two less: no base helps all four. That is
+# table 1 of the paper, and a trend again. `against_table` compares the ends of a sweep with it, the least base with the
+# largest and the shortest length with the longest; from base to base there may be steps the other way:
 
 # %%
 cells = sweep.base_sweep(
     64, [base for base in bases if base > LENGTH], (LENGTH // 16, LENGTH), token_phases="uniform", draws=6
 )
-sweep.against_table(cells) or "as the paper has it"
+print("Ends:", "; ".join(sweep.against_table(cells)) or "as the paper has it")
+for one, other in zip(cells, cells[2:]):  # the same length, and the next base
+    for name in sweep.FAILURES:
+        before, after = getattr(one, name), getattr(other, name)
+        if (after - before) * (1 if name in sweep.WORSE_WITH_BASE else -1) < 0:
+            step = f"from B = {one.base:,.0f} to {other.base:,.0f}"
+            print(f"the other way: {name.replace('_', ' ')} {before:.3g} to {after:.3g}, {step} at M = {one.length}")
 
 # %% [markdown]
 # ## Where the two papers meet
@@ -126,8 +158,9 @@ models = {"RoPE": runs.open_run(RUNS / "tiny_rope"), "RoVE": runs.open_run(RUNS 
 
 # %% [markdown]
 # Queries, keys and values are taken from held-out text as each head computes them, before rotation. Then the
-# distance is swept, far beyond the 128 bytes that the models were trained on. The same from a shell: `python -m
-# eval limits --workdir runs/tiny_rope --out limits`.
+# distance is swept, far beyond the 128 bytes that the models were trained on. Half a minute on two CPU cores, one where
+# they are busy; a bar for each model shows how far it is. The same from a shell: `python -m eval limits --workdir
+# runs/tiny_rope --out limits`.
 
 # %%
 asked = limits.Asked(
@@ -145,9 +178,21 @@ for what in model_figures.RATES:
 show(model_figures.by_length(list(measured.values()), list(measured)), "lengths")
 
 # %% [markdown]
-# An inversion rate of 1/2 is a coin toss. Reference: up to the training length, 128, near positions tended to score
-# higher; beyond it, inversion was close to 1/2 for positions and for tokens, and nearly every position had an equal.
-# The two models were alike in this, since their scores are of one kind. Head by head, at the longest length:
+# An inversion rate of 1/2 is a coin toss, and where a position has an equal its score does not say which of them it is.
+# (Training was at 128.) From which of these lengths on is it as bad as that?
+
+# %%
+tosses = {"position_inversion": (0.45, "a coin toss"), "token_inversion": (0.45, "a coin toss"),
+          "position_partner": (0.9, "nine of ten have one")}  # fmt: skip
+for what, (least, words) in tosses.items():
+    for name, found in measured.items():
+        rates = limits.mean_over_heads(found, what)
+        bad = [m for m in asked.lengths if all(rates[other] >= least for other in asked.lengths if other >= m)]
+        when = f"from {bad[0]} on" if bad else f"not up to {asked.lengths[-1]}"
+        print(f"{name} {model_figures.RATES[what]:24} at least {least:g} ({words}): {when}")
+
+# %% [markdown]
+# (The scores of both models are of one kind, so what theory says holds for both.) Head by head, at the longest length:
 
 # %%
 show(model_figures.heads(measured["RoPE"]), "heads")
@@ -155,16 +200,17 @@ show(model_figures.heads(measured["RoPE"]), "heads")
 # %% [markdown]
 # The last panel counts *effective* frequencies: a head has 32 pairs, but only so many carry weight, and theory should
 # be read with that number in place of 32. (Reference: 4 to 9, and so far out no head was better than another.) Now for
-# one head in detail: its score over distance for two keys, and how often their order flips.
+# one head in detail: (a) its score over distance for two keys, (b) how often a position in the far half scores higher
+# than one in the near half, (c) at how many distances the keys' order is the other way.
 
 # %%
 text = limits.captured_text(models["RoPE"], limits.Asked(layers=(0,), heads=(0,), documents=2))
-view = model_figures.view(models["RoPE"].config.model, text, seed=0)
+view = model_figures.view(models["RoPE"].config.model, text, seed=0, run="tiny_rope")
 show(model_figures.head_inversion(view, LENGTH // 4), "head_inversion")
 
 # %% [markdown]
-# Does it decay? Not if the head's phases are unlike those of theory, which is the most orderly case. (Reference: no
-# decay at all.) Where do equal scores lie, and how many would chance have?
+# Does it decay with distance? Where (b) is below 1/2 it does, and at 1/2 it does not: the phases of a head need not be
+# those of theory, which are the most orderly case. Where do equal scores lie, and how many would chance have?
 
 # %%
 show(model_figures.head_aliasing(view, LENGTH // 4), "head_aliasing")
@@ -180,15 +226,12 @@ show(model_figures.head_aliasing(view, LENGTH // 4), "head_aliasing")
 show(model_figures.swaps(list(measured.values()), list(measured)), "swaps")
 
 # %%
-names = (*model_figures.RATES, "swap_unseen", "swap_unseen_context", "swap_change")
-means = {one: {name: limits.mean_over_heads(found, name) for name in names} for one, found in measured.items()}
-longest = asked.lengths[-1]
-rows = [[name.replace("_", " "), *(number(means[one][name][longest]) for one in models)] for name in names]
-print(table([f"mean over heads at {longest}", *models], rows))
+for found in measured.values():
+    render(*tables(found)[2:4])
 
 # %% [markdown]
-# *swap unseen* is the share of swaps of two tokens alone that leave a head's output as it was, *swap unseen context*
-# the same in the text around them, where the two are a small part of what a head reads and rounding hides some. RoPE's
+# *unseen alone* is the share of swaps of two tokens alone that leave a head's output as it was, *unseen in text* the
+# same in the text around them, where the two are a small part of what a head reads and rounding hides some. RoPE's
 # heads see none of it, by construction (1 in both). Reference for RoVE's: every swap was seen of two tokens alone, and
 # about nine of ten in the text.
 #
@@ -196,23 +239,20 @@ print(table([f"mean over heads at {longest}", *models], rows))
 #
 # A model has many heads, at several layers. So here two tokens of a real text change places, and the model reads it.
 # Both matter to the prediction (it changes if either is lost), and in half of the swaps the places are those that the
-# scores of *all* heads of the first layer notice least. How often is the prediction the same, to one part in a hundred?
+# scores of *all* heads of the first layer notice least. How often is the output *blind* to it, which is to say that the
+# prediction is the same to one part in a hundred?
 
 # %%
 show(model_figures.model_swaps(list(measured.values()), list(measured)), "model_swaps")
 
 # %%
-for name, found in measured.items():
-    rows = [
-        [one["kind"], *(number(one[what]) for what in model_swap.SUMMARY)]
-        for one in model_swap.by_kind(found["model_swaps"])
-    ]
-    print(name, table(["places", *model_swap.SUMMARY], rows), sep="\n\n", end="\n\n")
+for found in measured.values():
+    render(*tables(found)[-2:])
 
 # %% [markdown]
-# *gap* is the median change of a logit in the first layer, *matter* the share of swaps whose tokens matter. Of these,
-# *blind* is the share that goes unseen and *argmax_kept* the share with the same likeliest token; *change* is the
-# median change of the output over that of losing the tokens. *unseen*, of all: not one logit differs.
+# *gap* is the largest change of a logit of attention in the first layer, and *matter* says how many swaps are of tokens
+# that matter. To how many of these is the output *blind*, and how many keep the likeliest token (*argmax kept*)?
+# *change* is that of the output over that of losing the tokens. *unseen*, of all: no number of the output differs.
 #
 # Reference, of smaller models (width 64, 400 steps, 512 bytes): at the nearest places and at random ones, with one
 # layer 92 and 29% were blind for RoPE, 38 and 7% for RoVE; with four layers 49 and 21% for RoPE, 27 and 5% for RoVE. So

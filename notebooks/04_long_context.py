@@ -9,20 +9,22 @@
 # from your run. (A token of these models is a byte.)
 
 # %%
-from install import CHECKOUT, RUNS, SMALLER, show, sized
+from install import CHECKOUT, RUNS, SMALLER, render, show, sized
 
 # %%
+import dataclasses
+
 import numpy as np
 from IPython.display import Image
 
-from rove_jax import Rotary, Scaling, distributed, recipes
+from rove_jax import Scaling, distributed, recipes
 from rove_jax.analysis import circuit_figures
 from rove_jax.analysis.picture import Picture
 from rove_jax.evaluation import runs
 from rove_jax.evaluation.protocol import Protocol
 from rove_jax.evaluation.ruler import summary
 from rove_jax.evaluation.ruler.evaluate import Asked, measure
-from rove_jax.evaluation.tables import perplexity_caption, perplexity_table
+from rove_jax.evaluation.tables import perplexity_caption, perplexity_table, table
 from rove_jax.report import compare, figures
 from rove_jax.rotary import frequencies, logit_scale
 from rove_jax.training import loop
@@ -44,16 +46,17 @@ trained = models[0].config.data.context_length
 # What do they differ in? A run knows its config, so nobody has to remember:
 
 # %%
-compare.differences([model.config for model in models])
+differing = compare.differences([model.config for model in models])
+render(table(["field", "RoPE", "RoVE"], [[field, *map(str, values)] for field, values in differing.items()]))
 
 # %% [markdown]
 # ## Stretching a rotation
 #
 # At position 2048 the slow hands point in directions that no training text has shown. One way out is to make them
 # slower. *Position interpolation* divides all frequencies by the factor $s$, and so blurs what was sharp nearby.
-# *NTK-aware* scaling raises the base. *YaRN* asks of each pair how often it went round during training: more than
-# 32 times, leave it alone; less than once, divide by $s$; in between, a blend. It also sharpens attention a little,
-# by a factor on the scores.
+# *NTK-aware* scaling raises the base. *YaRN* asks of each pair how often it goes round in the training length: more
+# than 32 times, leave it alone; less than once, divide by $s$; in between, a blend. It also sharpens attention, by a
+# factor on the scores that grows with $s$ (see the legend). Here for our models, from training length to 16 times it:
 
 # %%
 factor = 16.0
@@ -61,17 +64,19 @@ rules = {
     "as trained": Scaling(),
     "interpolation": Scaling("linear", factor=factor),
     "NTK-aware": Scaling("ntk", factor=factor),
-    "YaRN": Scaling("yarn", factor=factor, original_length=1024),
+    "YaRN": Scaling("yarn", factor=factor, original_length=trained),
 }
-plain = frequencies(Rotary(), 64)
+rotary, channels = models[0].config.model.rotary, models[0].config.model.head_dim
+plain = frequencies(rotary, channels)
 picture = Picture(["frequency over that in training"], size=(8, 3.4))
 for style, (name, scaling) in enumerate(rules.items()):
-    rotary = Rotary(scaling=scaling)
-    label = f"{name} (scores times {logit_scale(rotary):.2f})"
-    picture.line(0, label, np.arange(32), frequencies(rotary, 64) / plain, style)
-turns = plain * 1024 / (2 * np.pi)
+    stretched = dataclasses.replace(rotary, scaling=scaling)
+    label = f"{name} (scores times {logit_scale(stretched):.2f})"
+    picture.line(0, label, np.arange(len(plain)), frequencies(stretched, channels) / plain, style)
+turns = plain * trained / (2 * np.pi)
 picture.dress(0, "pair, from the fastest", "ratio", yscale="log", legend="beside")
-print("times each pair goes round in 1024 positions:", np.round(turns[::4], 2))
+print(f"in {trained} positions the fastest pair goes round {turns[0]:.1f} times and the slowest {turns[-1]:.2g} times;")
+print(f"{np.sum(turns > 32)} pairs of {len(turns)} go round more than 32 times, {np.sum(turns < 1)} less than once")
 show(picture, "stretching")
 
 # %% [markdown]
@@ -80,7 +85,8 @@ show(picture, "stretching")
 #
 # ## Perplexity
 #
-# The same text at every length, in windows: what changes along a curve is the context and nothing else.
+# The same text at every length, in windows: what changes along a curve is the context and nothing else. Half a minute
+# on two CPU cores, most of it compiling.
 
 # %%
 lengths = sized((128, 256, 512, 1024, 2048), (128, 512, 1024), (64, 128))
@@ -90,7 +96,7 @@ Image(compare.figure(documents), width=1000)
 
 # %%
 for document in documents:
-    print(perplexity_caption(document), perplexity_table(document), sep="\n\n", end="\n\n")
+    render(perplexity_caption(document), perplexity_table(document))
 
 # %% [markdown]
 # Within the training length nothing is scaled, so a model's two curves meet at the left. The right panel has the ratio
@@ -148,7 +154,7 @@ show(figures.ruler(ruler), "ruler")
 
 # %%
 for label, document in ruler.items():
-    print(label, summary.control_table(document), sep="\n\n", end="\n\n")
+    render(label, summary.control_table(document))
 
 # %% [markdown]
 # *nats* against *no needle* is the column pair to read: where they are equal, the model has not used the sentence.

@@ -6,7 +6,7 @@
 # 8 virtual devices, so that meshes can be tried without any.
 
 # %%
-from install import CHECKOUT, RUNS, SIZE, SMALLER, show, sized
+from install import CHECKOUT, RUNS, SIZE, SMALLER, render, show, sized
 
 # %%
 import importlib.util
@@ -14,7 +14,6 @@ import sys
 
 import jax
 import numpy as np
-from IPython.display import Markdown
 
 from rove_jax import attention, config, recipes, sharding
 from rove_jax.analysis.picture import Picture
@@ -51,7 +50,7 @@ rows = []
 for (path, leaf), place in zip(jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(places)):
     name = jax.tree_util.keystr(path, simple=True, separator=".")
     rows.append([name, str(leaf.shape), ", ".join(map(str, place.spec)), str(place.shard_shape(leaf.shape))])
-print(table(["parameter", "shape", "lies along", "on one device"], rows))
+render(table(["parameter", "shape", "lies along", "on one device"], rows))
 
 # %% [markdown]
 # ## The same run on another mesh
@@ -101,7 +100,7 @@ show(picture, "meshes")
 # falls back in silence. Refusals by feature:
 
 # %%
-Markdown(markdown())
+render(markdown())
 
 # %% [markdown]
 # The choice depends on shapes and hardware alone, so it can be asked for machines that are not here. A T4 (compute
@@ -146,7 +145,7 @@ asked = Workload(
     mesh=config.Mesh(data=1),
 )
 measured = rates.run(asked, sized(PROGRAMS, PROGRAMS, ("train",)), rounds=sized(10, 5, 1))
-print(rates.speed_caption(measured), rates.speed_table(measured), sep="\n\n")
+render(rates.speed_caption(measured), rates.speed_table(measured))
 
 # %%
 load, warning = measured["provenance"]["load_before"], rates.busy(measured["provenance"])

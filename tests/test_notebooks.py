@@ -78,7 +78,7 @@ def test_the_checkout_is_found_from_inside_or_cloned(tmp_path: Path, monkeypatch
     assert calls == [["git", "clone", "--quiet", "--depth", "1", "where/it/is", "rove-jax"]]
 
 
-@pytest.mark.parametrize("there", ["one that serves", "another", "none"])
+@pytest.mark.parametrize("there", ["one that serves", "another", "none", "rove_jax alone"])
 def test_the_jax_of_the_runtime_is_kept_if_it_can_be(there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -88,17 +88,43 @@ def test_the_jax_of_the_runtime_is_kept_if_it_can_be(there: str, monkeypatch: py
 
     monkeypatch.setattr(first_cell.subprocess, "run", run)
     monkeypatch.setattr(first_cell.importlib.metadata, "version", lambda name: "0.7.2")
-    monkeypatch.setattr(first_cell.importlib.util, "find_spec", lambda name: there != "none")
+    present = {"none": [], "rove_jax alone": ["jax", "jaxlib", "rove_jax"]}.get(there, ["jax", "jaxlib"])
+    monkeypatch.setattr(first_cell.importlib.util, "find_spec", lambda name: name in present or None)
     monkeypatch.setattr(first_cell.shutil, "which", {"nvidia-smi": "there"}.get)
     if there == "another":
         with pytest.raises(SystemExit, match="restart the runtime"):  # jax is loaded here
-            first_cell.install(Path("it"))
+            first_cell.install(Path("it"), [])
     else:
         monkeypatch.delitem(sys.modules, "jax")
-        first_cell.install(Path("it"))
-    kept = ["it[text,ruler]", "ipywidgets", "jax==0.7.2", "jaxlib==0.7.2"]
+        first_cell.install(Path("it"), ["wonderwords==3.0.1"])
+    jax = ["jax==0.7.2", "jaxlib==0.7.2"]
+    kept = ["it[text,ruler]", "ipywidgets", *jax]
     other = ["it[text,ruler,cuda]", "ipywidgets"]
-    assert calls == {"one that serves": [kept], "another": [kept, other], "none": [other]}[there]
+    asked = {"one that serves": [kept], "another": [kept, other], "none": [other]}
+    assert calls == {**asked, "rove_jax alone": [["wonderwords==3.0.1", *jax]]}[there]
+
+
+def test_what_is_missing_beside_rove_jax_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as after `pip install -e ".[text]"`: an extra, a version that is not the one asked for."""
+    there = {"ipywidgets": None, "tyro": "0.1", "wonderwords": "2.2"}
+
+    def version(name: str) -> str:
+        if there.get(name, "1") is None:
+            raise first_cell.importlib.metadata.PackageNotFoundError(name)
+        return there.get(name, "1")
+
+    monkeypatch.setattr(first_cell.importlib.metadata, "version", version)
+    assert first_cell.missing(convert.HERE.parent) == ["wonderwords==3.0.1", "ipywidgets"]
+    there.update(ipywidgets="8", wonderwords="3.0.1")
+    assert first_cell.missing(convert.HERE.parent) == []
+    there["etils"] = None
+    assert [need.split(">")[0] for need in first_cell.missing(convert.HERE.parent)] == ["etils[epath]"]
+
+
+def test_what_pip_cannot_install_beside_the_jax_that_is_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_cell.subprocess, "run", lambda words: SimpleNamespace(returncode=1))
+    with pytest.raises(SystemExit, match="could not install that beside jax=="):
+        first_cell.install(convert.HERE.parent, ["wonderwords==3.0.1"])
 
 
 @pytest.mark.parametrize("chosen", ["full", "short", "tiny", "huge"])

@@ -72,6 +72,11 @@ def check(words: list[str]) -> None:
         case ["pip", "install", "-e", place]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
             assert re.fullmatch(r"\.\[(\w+)\]", place).group(1) in extras
+        case ["pip", "install", "nbclient", "ipykernel"]:
+            dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+            assert {"nbclient", "ipykernel"} <= {need.split(">")[0] for need in dev}
+        case [size, "jupyter", "execute", book, "--output", _] if size.startswith("ROVE_NOTEBOOK_SIZE="):
+            assert size.split("=")[1] in ("full", "short", "tiny") and (ROOT / book).is_file() and ".ipynb" in book
         case ["bash", ".ci/run"]:
             assert (ROOT / ".ci" / "run").is_file()
         case ["pytest"] | ["pytest", "-m", "not slow"] | ["pre-commit", "install"]:
@@ -95,6 +100,8 @@ def test_a_documented_command_is_understood(words: list[str]) -> None:
         "python -m evaluate perplexity --workdir x",
         "rove-prepare --out x --data.tokenisr gpt2",
         'pip install -e ".[txt]"',
+        "ROVE_NOTEBOOK_SIZE=shrt jupyter execute notebooks/01_quickstart.ipynb --output x",
+        "ROVE_NOTEBOOK_SIZE=short jupyter execute notebooks/1_quickstart.ipynb --output x",
     ],
 )
 def test_the_check_sees_a_wrong_command(line: str) -> None:
