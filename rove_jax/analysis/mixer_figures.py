@@ -99,7 +99,7 @@ def signed(picture: Picture, matrices: dict[int, np.ndarray], limit: float | Non
 def weights_of(picture: Picture, panel: int, weights: np.ndarray) -> None:
     """Attention weights [T, T], 0 to 1, with axes."""
     look = {"aspect": "equal", "cmap": "Greys", "vmin": 0, "vmax": 1}
-    picture.image(panel, weights, label="weight", rows="query", **look)
+    picture.image(panel, weights, label="weight", rows="query", scale=0.45, **look)
     picture.axes[panel].set(xlabel="key position $j$", ylabel="query position $i$")
 
 

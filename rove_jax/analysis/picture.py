@@ -92,17 +92,19 @@ class Picture:
         label: str = "",
         rows: str = "row",
         digits: int | None = None,
+        scale: float = 1.0,
         **look: Any,
     ) -> None:
         """A matrix as colours, with their scale, which `label` names. In the CSV: a series for each row, called `rows`
-        and its number, and columns as x. `digits`: decimals of numbers in the cells; None: none."""
+        and its number, and columns as x. `digits`: decimals of numbers in the cells; None: none. `scale`: length of the colours' scale,
+        of the panel's height."""
         for row, values in enumerate(matrix):
             self.record(panel, f"{rows} {row}", range(len(values)), values)
         self.colours[NUMBERED[panel]] = label
         usual: dict[str, Any] = {"cmap": "cividis", "aspect": "auto", "interpolation": "nearest"}
         shown = self.axes[panel].imshow(matrix, **{**usual, **look})
         self.axes[panel].spines[["top", "right"]].set_visible(True)
-        self.drawing.colorbar(shown, ax=self.axes[panel], label=label)
+        self.drawing.colorbar(shown, ax=self.axes[panel], label=label, shrink=scale)
         if digits is not None:
             for (row, column), value in np.ndenumerate(matrix):
                 dark = np.mean(shown.to_rgba(value)[:3]) < 0.5
