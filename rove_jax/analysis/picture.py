@@ -96,8 +96,8 @@ class Picture:
         **look: Any,
     ) -> None:
         """A matrix as colours, with their scale, which `label` names. In the CSV: a series for each row, called `rows`
-        and its number, and columns as x. `digits`: decimals of numbers in the cells; None: none. `scale`: length of the colours' scale,
-        of the panel's height."""
+        and its number, and columns as x. `digits`: decimals of numbers in the cells; None: none. `scale`: length of the
+        colours' scale, of the panel's height."""
         for row, values in enumerate(matrix):
             self.record(panel, f"{rows} {row}", range(len(values)), values)
         self.colours[NUMBERED[panel]] = label
