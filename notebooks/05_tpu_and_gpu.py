@@ -170,7 +170,7 @@ there = importlib.util.find_spec("libtpu") is not None and jax.default_backend()
 topology = "v5e:2x2" if there else "cpu:8"
 plain = recipes.load(CHECKOUT / "configs" / "tiny_rove.py", SMALLER)
 planned = document.make("configs/tiny_rove.py", plain, topology, 1, lambda line: print(line, file=sys.stderr))
-print(plan_table.plan_text(planned))
+render(plan_table.plan_text(planned))
 
 # %% [markdown]
 # The paper's models are worth planning for: [configs/README.md](../configs/README.md) has them for several
@@ -179,7 +179,7 @@ print(plan_table.plan_text(planned))
 
 # %%
 stored = results.read(CHECKOUT / "eval" / "results" / "plan-gpt2-small-v5e-2x2.json")
-print(executable.plan_text(stored))
+render(executable.plan_text(stored))
 
 # %% [markdown]
 # Reference, since it was compiled once and is not here: look at *GB moved*, the bytes read and written in the memory
