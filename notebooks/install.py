@@ -49,7 +49,8 @@ def install(folder: Path, needs: list[str]) -> None:
     kept = [f"{name}=={importlib.metadata.version(name)}" for name in there]
     whole = importlib.util.find_spec("rove_jax") is None
     first = [f"{folder}[text,ruler]", "ipywidgets"] if whole else needs
-    print("Installing", ", ".join(["rove_jax"] * whole + needs), "(silently; it may take minutes)", flush=True)
+    what = "rove_jax and what it needs" if whole else ", ".join(needs)
+    print(f"Installing {what}, silently; it may take minutes.", flush=True)
     if kept and subprocess.run([*pip, *first, *kept]).returncode == 0:
         print(f"installed in {time.monotonic() - began:.0f} s, with", ", ".join(kept))
         return
