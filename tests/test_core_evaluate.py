@@ -163,6 +163,14 @@ def test_a_killed_measurement_goes_on(measure, tmp_path, monkeypatch):
     assert counts == [], "another headline needs no forward pass"
     code, error, *_ = measure("--max-examples", 3)
     assert code == 2 and "max_examples = 2, not 3" in error
+    for line, words in (
+        (lines[4], "is there twice"),
+        ("{}\n", "no example"),
+        ('{"task": "copa", "row": 99}\n', "no exam"),
+    ):
+        path.write_text("".join(lines) + line)
+        code, error, *_ = measure("--max-examples", 2)
+        assert code == 1 and f"damaged: line {len(lines) + 1} is " in error and words in error
 
 
 def test_the_first_records_come_soon():

@@ -1,5 +1,6 @@
 """Result files: whole or absent, read back as written, and found again only for the same checkpoint and settings."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,14 @@ def test_a_place_that_cannot_be_written_is_refused_beforehand(tmp_path, monkeypa
         results.check_writable(tmp_path / "file" / "out.json", "--out")
     with pytest.raises(UsageError, match="--out = .*is a folder"):
         results.check_writable(tmp_path, "--out")
+    with pytest.raises(UsageError, match="a file lies where its folder would be"):
+        results.check_writable(tmp_path / "file" / "out.json", "--out")
     results.check_writable(tmp_path / "new" / "out.json", "--out")
+    for text, ours in (("", True), ('{\n "schema": 1, "ki', True), ('{"mine": 1}', False), ("hello", False)):
+        (tmp_path / "out.json").write_text(text)
+        with contextlib.nullcontext() if ours else pytest.raises(UsageError, match="no result of ours"):
+            results.check_writable(tmp_path / "out.json", "--out")
+        assert (tmp_path / "out.json").read_text() == text
     assert results.beside(tmp_path / "new" / "out.json", ".png", "--out", "figures") == tmp_path / "new" / "out.png"
     with pytest.raises(UsageError, match="--out = .*is where the figures go"):
         results.beside(tmp_path / "out.png", ".png", "--out", "figures")

@@ -15,6 +15,8 @@ STOPPED = "asked to stop (SIGTERM)"
 GO_ON = "; what is measured is kept, and the same command goes on"
 """What is said to Ctrl-C where it is so."""
 CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143}
+LOST = ("_xla_gc_callback", "__del__")
+"""Functions whose exceptions Python prints and forgets: jax's of the garbage collector (0.10, 0.12), and the usual."""
 GRACE = 2.0
 """Seconds that an evaluation has to end by itself after Ctrl-C."""
 
@@ -50,8 +52,9 @@ def prompt(line: str, end: Callable[[int], object] = os._exit) -> Iterator[None]
 
     Python's handlers wait until a call into C++ returns, which takes minutes where a long text is read, and so does
     the exit. So a thread hears of signals. After Ctrl-C (`line`) the main thread has GRACE seconds to unwind, or until
-    the next one; but not in the middle of an import, where an exception becomes another one, or a crash. Nothing
-    changes for signals that our caller ignores or catches, nor outside the main thread. Not for training, which saves.
+    the next one; but not in the middle of an import, where an exception becomes another one, or a crash, nor where one
+    is lost. Nothing changes for signals that our caller ignores or catches, nor outside the main thread. Not for
+    training, which saves.
     """
     usual: dict[int, Callable[..., object]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
     main = threading.current_thread() is threading.main_thread()
@@ -76,7 +79,8 @@ def prompt(line: str, end: Callable[[int], object] = os._exit) -> Iterator[None]
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(number, nothing)
         while frame:
-            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            code = frame.f_code
+            if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name in LOST:
                 os.write(writing, b"\0")
                 return
             frame = frame.f_back

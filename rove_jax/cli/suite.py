@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"suite: nothing to measure; give one or more of {', '.join(f'--{name}' for name in JOBS)}")
     if storage.remote(storage.place(arguments.out)):
         raise UsageError(f"--out = {str(arguments.out)!r}: a report needs a folder on a disk; give a path there")
-    for name in ("report.md", "report.html", MANIFEST) if is_writer() else ():
+    for name in ("report.md", "report.html") if is_writer() else ():
         results.check_writable(arguments.out / name, "--out")
     opened = [runs.open_run(workdir, step=arguments.step) for workdir in arguments.workdirs]
     alike = compare.COMPARABLE if "perplexity" in asked else () if set(asked) == {"core"} else compare.TOKENS

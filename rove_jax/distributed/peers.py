@@ -187,7 +187,7 @@ class Peers:
         os._exit(code)
 
 
-GO_ON = "; this one ends too. The same command, given to all again, goes on from what was saved"
+GO_ON = "; this one ends too. The same command, given to all again, goes on from what was saved, if anything was"
 
 
 def meet(place: str) -> None:

@@ -73,21 +73,26 @@ def write(path: Path, content: dict | str | bytes) -> None:
 
 
 def check_writable(path: Path, name: str) -> None:
-    """Raise `UsageError` naming the option unless a file can be put at `path`: to be asked before the long part."""
+    """Raise `UsageError` naming the option unless a file can be put at `path`, at most in place of a result: to be
+    asked before the long part."""
     path = storage.place(path)
     storage.check(path, writes=True)
     if path.is_dir():
         raise UsageError(f"{name} = {str(path)!r}: is a folder; give the path of a file")
     if storage.remote(path):
         return
+    if path.suffix == ".json" and path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if b'"schema"' not in file.read(99):
+                raise UsageError(f"{name} = {str(path)!r}: is a file, and no result of ours; choose another place")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise UsageError(
-            f"{name} = {str(path)!r}: cannot be written there ({error.strerror}); choose another place"
-        ) from error
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a file lies where its folder would be" if in_the_way else error.strerror
+        raise UsageError(f"{name} = {str(path)!r}: cannot be written there ({why}); choose another place") from error
 
 
 def beside(path: Path, suffix: str, name: str, what: str) -> Path:

@@ -73,7 +73,7 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
         for example in protocols.examples(task, present[task.label].rows, asked.protocol, asked.max_examples)
     ]
     with joint_journal(records, identity) as journal:
-        done = {(one["task"], one["row"]) for one in journal.records}
+        done = measured(journal.records, {(task.label, example.row) for task, example in every}, records)
         left = [(task, example) for task, example in every if (task.label, example.row) not in done]
         score_examples(run, left, present, asked, journal)
     # Where nothing is cut, the last token of a prompt is only predicted, so one more is within the training context.
@@ -101,6 +101,18 @@ def evaluate(run: Run, data: Path, asked: Settings, baselines: Baselines, record
     }
     settings = {**asdict(asked), "baselines": baselines}
     return results.document("core", {**run.provenance, "files": files}, settings, [result])
+
+
+def measured(found: list[dict[str, Any]], asked: set[tuple[str, int]], file: Path) -> set[tuple[str, int]]:
+    """(task, row) of each record. Raises `RunError` if one is of no example that is asked, or there twice."""
+    done = set()
+    for number, one in enumerate(found, 2):  # the first line says what the file is of
+        example = (one.get("task"), one.get("row"))
+        if example not in asked or example in done or not scoring.FIELDS <= set(one):
+            why = "is there twice" if example in done else "is of no example that is asked"
+            raise RunError(f"{file}: damaged: line {number} {why}; remove the line, or the file to begin anew")
+        done.add(example)
+    return done
 
 
 def score_examples(

@@ -13,6 +13,10 @@ from rove_jax.evaluation.engine import Score
 from rove_jax.evaluation.intervals import combined, wilson
 
 
+FIELDS = {"task", "row", "category", "correct", "sum", "mean", "greedy", "spans", "truncated", "unlike"}
+"""Those of a record that a result is made from."""
+
+
 def record(
     task: Task,
     gold: int | None,
