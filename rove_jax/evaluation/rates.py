@@ -180,8 +180,8 @@ def changes(settings: dict) -> str:
 def busy(provenance: dict) -> str:
     """A warning where other work had the CPUs as the measurement began, else nothing.
 
-    Ratios are paired, so they bear a CPU or two at work elsewhere; at three processes a CPU, those of equal programs were
-    0.33 to 1.09.
+    Ratios are paired, so they bear some work elsewhere; at three processes a CPU, those of equal programs were 0.33 to
+    1.09.
     """
     load, cpus = provenance["load_before"], int(provenance["host"].split(" x ")[0])
     if load is None or load <= cpus / 2:

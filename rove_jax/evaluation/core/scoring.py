@@ -12,7 +12,6 @@ from rove_jax.evaluation.core.tasks import TASKS, Baselines, Task
 from rove_jax.evaluation.engine import Score
 from rove_jax.evaluation.intervals import combined, wilson
 
-
 FIELDS = {"task", "row", "category", "correct", "sum", "mean", "greedy", "spans", "truncated", "unlike"}
 """Those of a record that a result is made from."""
 
