@@ -84,8 +84,18 @@ def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(
 
 def test_every_table_says_how_much_was_asked(found):
     notes = {t.title.split(" (")[0]: " ".join([t.note, *t.cautions]) for t in suite.make(found)}
-    for title in ("Core and perplexity", "Perplexity of the last tokens", "Perplexity relative to RoPE"):
-        assert "2 validation documents (400 tokens at each length), mode first_n" in notes[title]
+    tokens = {
+        "Core and perplexity": "400 tokens at each length",
+        "Perplexity of the last tokens": "200 tokens at each length",
+        "Perplexity relative to RoPE": "400 tokens at each length; 200 tokens at each length, of last tokens",
+    }
+    for title, amount in tokens.items():
+        assert f"2 validation documents ({amount}), mode first_n" in notes[title]
+    for record in found["1_a"]["perplexity"].document["results"]:
+        for one in record["documents"]:  # at 512 tokens there are none, whatever stands here
+            one["last_tokens"] = {128: 1280, 256: 640, 512: 9}[record["length"]]
+    last = next(t for t in suite.make(found) if t.title == "Perplexity of the last tokens")
+    assert "(2,560 tokens at length 128 to 1,280 at 256)" in last.note and "400" not in last.note
     assert "mean over 5 samples of each task" in notes["RULER"]
     assert "8 lists of each length" in notes["The k-th element of a list"]
     assert "4 rows of each task at most" in notes["Core by task"]

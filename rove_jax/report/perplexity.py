@@ -77,15 +77,30 @@ def core_and_perplexity(found: Results, names: dict[str, str]) -> Table | None:
     return Table(title, "", header, rows, tuple(cautions), "perplexity", alt)
 
 
-def texts(perplexity: dict[str, Result]) -> str:
-    """How many texts and tokens perplexities were measured on, and how; the same for all runs of a report."""
+def texts(perplexity: dict[str, Result], whole: bool = True, last: bool = False) -> str:
+    """How many texts and tokens perplexities were measured on, and how; the same for all runs of a report.
+
+    `whole`, `last`: whether perplexities of whole windows and of last tokens are spoken of.
+    """
     document = next(iter(perplexity.values())).document
     settings, read = document["settings"], document["results"][0]["documents"]
-    tokens = sorted({sum(one["tokens"] for one in record["documents"]) for record in document["results"]})
-    amount = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
+    amounts = [amount(document["results"], "tokens")] if whole else []
+    full = [record for record in document["results"] if record["last"]["perplexity"] is not None]
+    if last and all("last_tokens" in one for record in full for one in record["documents"]) and full:
+        amounts.append(f"{amount(full, 'last_tokens')}{', of last tokens' if whole else ''}")
+    counted_on = f" ({'; '.join(amounts)})" if amounts else ""
     kind = which_documents(settings).replace("documents", "document" if len(read) == 1 else "documents", 1)
     alone = ", of which alone there is no interval" if len(read) == 1 else ""
-    return f"{len(read)} {kind} ({amount} tokens at each length), mode {settings['mode']}{alone}"
+    return f"{len(read)} {kind}{counted_on}, mode {settings['mode']}{alone}"
+
+
+def amount(records: list[dict[str, Any]], field: str) -> str:
+    """How many tokens perplexities at each length are of; `field`: where documents have their number."""
+    totals = {record["length"]: sum(one.get(field, 0) for one in record["documents"]) for record in records}
+    if len(set(totals.values())) == 1:
+        return f"{min(totals.values()):,} tokens at each length"
+    shortest, longest = min(totals), max(totals)
+    return f"{totals[shortest]:,} tokens at length {shortest} to {totals[longest]:,} at {longest}"
 
 
 def core_cell(result: Result | None) -> Cell:
@@ -112,7 +127,7 @@ def last_tokens(found: Results, names: dict[str, str]) -> Table | None:
     note = (
         "The last min(256, context / 2) tokens of each full window: what is read with the longest context. Perplexity "
     )
-    note += f"per token, of {texts(perplexity)}."
+    note += f"per token, of {texts(perplexity, whole=False, last=True)}."
     return Table("Perplexity of the last tokens", note, ["ours", *(f"PPL {n}" for n in lengths)], with_numbers(rows))
 
 
@@ -136,7 +151,7 @@ def ratios(found: Results, names: dict[str, str]) -> Table | None:
                 cells = [ratio_cell(result, there.get(length), part) for length in lengths]
                 rows.append([Cell(f"{names[name]}, {compare.SCALINGS[rule]}, {what}"), *cells])
     note = f"Below 1 is better than {names[first]} under the same scaling, at each context length in tokens; of "
-    note += f"{texts(perplexity)}. {PAIRED} They say nothing of other seeds of training."
+    note += f"{texts(perplexity, last=True)}. {PAIRED} They say nothing of other seeds of training."
     return Table(f"Perplexity relative to {names[first]}", note, ["ours", *map(str, lengths)], rows)
 
 
