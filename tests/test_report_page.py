@@ -105,6 +105,9 @@ def test_the_numbers_of_a_figure_say_what_they_are(found, tmp_path):
 def test_names_of_folders_do_not_break_links_or_tables():
     cell = Cell("1", "results/1_a#1?%|/core.json", "x")
     assert 'href="results/1_a%231%3F%25%7C/core.json"' in page.link(cell)
-    table = Table("t", "", ["a|b", "c"], [[Cell("RoPE (x|y)"), cell]])
-    rows = [line for line in table.markdown().splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
+    for inside in ("|", "\n", "\r\n", "\n\n# "):
+        name = f"RoPE (x{inside}y)"
+        table = Table(f"t {name}", f"Less {name}.", [f"a{inside}b", "c"], [[Cell(name), cell]], (f"Of {name}.",))
+        title, _, note, _, caution, _, *rows = table.markdown().splitlines()
+        assert (title[:10], note[:10], caution[:10]) == ("## t RoPE ", "Less RoPE ", "- Of RoPE ")
+        assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3]

@@ -43,7 +43,11 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         """The table as text, after its picture."""
         rows = [[escaped(cell.whole) for cell in row] for row in self.rows]
-        parts = [f"## {self.title}", self.note, "\n".join(f"- {escaped(line)}" for line in self.cautions)]
+        parts = [
+            f"## {escaped(self.title)}",
+            escaped(self.note),
+            "\n".join(f"- {escaped(line)}" for line in self.cautions),
+        ]
         if self.figure:
             parts.append(f"![{self.alt}]({self.figure}.png)")
             parts.append(f"The figure as [SVG]({self.figure}.svg), its numbers as [CSV]({self.figure}.csv).")
@@ -52,7 +56,8 @@ class Table(NamedTuple):
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too, whatever a folder is called."""
+    """Text that Markdown shows as it is and in one line, in a table too, whatever a folder is called."""
+    text = " ".join(text.splitlines())
     for mark in "\\|<`":
         text = text.replace(mark, f"\\{mark}")
     return text

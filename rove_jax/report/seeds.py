@@ -10,6 +10,7 @@ from rove_jax.config import Config
 from rove_jax.errors import UsageError
 from rove_jax.evaluation.intervals import bootstrap, student
 from rove_jax.evaluation.tables import number, table, which_documents
+from rove_jax.report.cells import escaped
 from rove_jax.report.compare import SCALINGS, differences, labels, records
 from rove_jax.report.look import dress
 
@@ -89,7 +90,8 @@ def geometric(values: Sequence[float]) -> float:
 
 def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_in: dict[str, list], figure: str) -> str:
     """The report as Markdown, of the documents of both recipes. `figure` is the file name of the image beside it."""
-    first, names = documents[0][0], labels([group[0]["provenance"] for group in documents])
+    first = documents[0][0]
+    names = [escaped(label) for label in labels([group[0]["provenance"] for group in documents])]
     settings, trained = first["settings"], first["provenance"]["training_length"]
 
     def bounds(interval: list[float] | None) -> str:
@@ -108,7 +110,7 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
     tokens = first["provenance"]["tokenizer"]
     parts = [
         f"# {names[1]} / {names[0]} over {len(documents[0])} seed{'s' if len(documents[0]) > 1 else ''}",
-        f"Perplexity per token ({tokens}), {count} {which_documents(settings)}, mode {settings['mode']}, trained on "
+        f"Perplexity per token ({tokens}), {count} {escaped(which_documents(settings))}, mode {settings['mode']}, trained on "
         f"{trained} tokens. The recipes differ in {fields}. Perplexities and ratios are geometric means over seeds; "
         f"below 1 {names[1]} is better. Intervals are 95%: over seeds on this text (Student's t), and over documents "
         f"with these seeds (bootstrap)." + (" One seed has no interval over seeds." if len(documents[0]) == 1 else ""),
