@@ -41,6 +41,8 @@ def ruler(variant: str, nll: float, lengths=(512, 4096)) -> dict:
             "scaling": "none",
             "form": "small" if length == 512 else "published",
             "questions": None,
+            "samples": 5,
+            "match": 0.5 if task == "vt" else 0.4,
             "nll": nll + length / 1000 + place,
             "interval": [nll + length / 1000 + place - 0.5, nll + length / 1000 + place + 0.5],
             "sample_nll": [nll + length / 1000 + place + away for away in (-0.4, -0.2, 0.0, 0.2, 0.4)],

@@ -31,30 +31,43 @@ def looked_up(document: dict, place: str):
     return value
 
 
+def mean_at(files: dict, place: str) -> float:
+    """The mean at a place such as FILE: results[0, 1].nll, results[2].nll, the mean of their means."""
+    file, where = place.split(": ")
+    parts = re.findall(r"results\[([\d, ]+)\]\.(\w+)", where)
+    means = [np.mean([files[file]["results"][int(n)][field] for n in rows.split(",")]) for rows, field in parts]
+    said = "their mean" if "," in parts[0][0] else ""
+    said = "the mean of their means" if len(parts) > 1 else said
+    assert where.endswith(said) and ("mean" in where) == bool(said)
+    return float(np.mean(means))
+
+
 def test_every_number_is_at_the_place_its_cell_names(found):
     files = {result.file: result.document for kinds in found.values() for result in kinds.values()}
-    seen = 0
+    seen = ruler = 0
     for table in suite.make(found):
         assert all(len(row) == len(table.header) for row in table.rows), table.title
-        if " relative to " in table.title:
+        if " relative to " in table.title and not table.title.startswith("RULER"):
             continue  # made of two files; see below
         for row in table.rows:
             for cell in row[1:]:
                 if cell.place == "provenance.created":
                     assert cell.file in files
-                elif cell.place.endswith("their mean"):
-                    places = [int(n) for n in re.findall(r"\d+", cell.place)]
-                    values = [files[cell.file]["results"][n]["nll"] for n in places]
-                    if len(values) == 3:  # of NIAH, which has two tasks, and VT
-                        values = [(values[0] + values[1]) / 2, values[2]]
-                    assert float(cell.text) == pytest.approx(sum(values) / len(values), abs=0.005) and len(values) < 3
+                elif table.title.startswith("RULER"):
+                    mine, *others = (f"{cell.file}: {cell.place}").split(", less ")
+                    value = mean_at(files, mine) - sum(mean_at(files, other) for other in others)
+                    assert float(cell.text.rstrip("*")) == pytest.approx(value, abs=0.0051), cell
+                    assert len(others) == (" relative to " in table.title)
+                    ruler += 1
                 elif cell.file:
                     value = looked_up(files[cell.file], cell.place)
                     if value is not None:
                         assert float(cell.text.split()[0].rstrip("*")) == pytest.approx(value, rel=0.01, abs=0.005)
                         seen += 1
-    # 3 lengths, 2 scalings and 2 runs, whole and last (none at the longest); core; 2 tasks; 3 at 2 lengths; the index.
-    assert seen == 2 * (6 + 4) + 2 + 4 + 12 + 2
+    # 3 lengths, 2 scalings and 2 runs, whole and last (none at the longest); core; 2 tasks; the index.
+    assert seen == 2 * (6 + 4) + 2 + 4 + 2
+    # 3 tasks and 3 means at 2 lengths, of both runs and of their difference; 3 by string match.
+    assert ruler == 2 * 2 * 6 + 2 * 6 + 2 * 2 * 3
 
 
 def test_what_the_paper_says_stands_beside_what_is_comparable_and_not_elsewhere(found):
@@ -111,6 +124,23 @@ def test_a_part_of_core_never_reads_as_core(found):
     assert row[1].text.endswith("(2 of 22 tasks)") and row[1].place == "results[0].core_partial"
 
 
+def test_ruler_says_what_its_means_and_matches_are(found):
+    tables = named(found)
+    for title in ("RULER", "RULER relative to RoPE"):
+        assert "Mean of groups: the mean over groups" in tables[title].note
+        assert any(line.startswith("Marked *") for line in tables[title].cautions)
+        rows = {row[0].text: dict(zip(tables[title].header, row)) for row in tables[title].rows}
+        for name in ("vt", "mean NIAH", "mean of groups"):
+            assert rows[name]["512 RoVE"].text.endswith("*") and not rows[name]["4096 RoVE"].text.endswith("*")
+    match = {row[0].text: row[1] for row in tables["RULER by string match"].rows}
+    # 2 of 5 by Wilson's formula; of vt, whose samples are right in part, 0.5 is a mean.
+    assert match["niah_single_1"].whole == "0.40* [0.12, 0.77]" and match["vt"].whole == "0.50*"
+    for kinds in found.values():
+        for row in kinds["ruler"].document["results"]:
+            del row["match"]
+    assert "RULER by string match" not in named(found), "nothing was written"
+
+
 def named(found: dict) -> dict[str, Table]:
     return {table.title.split(" (")[0]: table for table in suite.make(found)}
 
@@ -125,7 +155,7 @@ def test_runs_are_compared_on_what_both_answered(found):
     assert core_rows["score"].spread.startswith(f"[{0.5 - away:.3f}, ")
     rows = {row[0].text: row[1] for row in tables["RULER relative to RoPE"].rows}
     # Every sample is easier by the same, so there is no doubt, however much samples differ.
-    assert rows["vt"].whole == rows["mean NIAH"].whole == rows["mean of groups"].whole == "-0.25 [-0.25, -0.25]"
+    assert rows["vt"].whole == rows["mean NIAH"].whole == rows["mean of groups"].whole == "-0.25* [-0.25, -0.25]"
     [row] = tables["The k-th element relative to RoPE"].rows
     _, (low, high) = paired([True] * 2 + [False] * 6, [True] * 4 + [False] * 4)
     assert row[1].whole == f"+0.25 [{low:.2f}, {high:.2f}]"

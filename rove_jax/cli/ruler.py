@@ -73,5 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     results.write(arguments.out, document)
     print(f"{summary.caption(document)}\n\n{summary.ruler_table(document)}\n")
-    print(f"{summary.control_table(document)}\n{summary.legend()}\n\nWritten: {arguments.out}\n         {journal}")
+    print(
+        f"{summary.control_table(document)}\n{summary.legend(document)}\n\nWritten: {arguments.out}\n         {journal}"
+    )
     print(f"Samples: {arguments.cache or cache.folder()}, in the files that samples_file of each result names")

@@ -108,9 +108,10 @@ def markdown(documents: Sequence[Sequence[dict]], rows: Sequence[dict], differ_i
     fields = "; ".join(f"`{name}` ({values[0]}, {values[1]})" for name, values in differ_in.items()) or "nothing"
     count = len(first["results"][0]["documents"])
     tokens = first["provenance"]["tokenizer"]
+    texts = f"{count} {escaped(which_documents(settings))}"
     parts = [
         f"# {names[1]} / {names[0]} over {len(documents[0])} seed{'s' if len(documents[0]) > 1 else ''}",
-        f"Perplexity per token ({tokens}), {count} {escaped(which_documents(settings))}, mode {settings['mode']}, trained on "
+        f"Perplexity per token ({tokens}), {texts}, mode {settings['mode']}, trained on "
         f"{trained} tokens. The recipes differ in {fields}. Perplexities and ratios are geometric means over seeds; "
         f"below 1 {names[1]} is better. Intervals are 95%: over seeds on this text (Student's t), and over documents "
         f"with these seeds (bootstrap)." + (" One seed has no interval over seeds." if len(documents[0]) == 1 else ""),

@@ -15,6 +15,7 @@ TABLES = (
     core.differences,
     ruler.by_task,
     ruler.differences,
+    ruler.string_match,
     index.by_length,
     index.differences,
 )

@@ -1,12 +1,22 @@
 """The result of RULER as tables."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rove_jax.evaluation.intervals import combined
+from rove_jax.evaluation.intervals import combined, wilson
 from rove_jax.evaluation.ruler.tasks import GROUPS
 from rove_jax.evaluation.tables import counted, number, span, table
+
+MEANS = "Mean of groups: the mean over groups of tasks of the mean over each group's tasks."
+MATCH = (
+    "Match: RULER's string match of what the model writes, the mean over samples of the share of the answer's parts "
+    "that stand in it. Where a sample has one part, or any of several is right, it is a share of samples and has its "
+    "95% interval (Wilson's)."
+)
+SMALL = "Marked *: a smaller form of the task, not RULER's: the length is below what its parameters need."
+YES_OR_NO = ("niah_single", "niah_multikey", "qa")
+"""How the names of tasks begin whose samples are each right or wrong."""
 
 
 def ruler_table(document: dict[str, Any]) -> str:
@@ -21,7 +31,11 @@ def ruler_table(document: dict[str, Any]) -> str:
     groups = [group for group in GROUPS if any(row["group"] == group for row in found)]
     for label, of in [*((f"mean {group}", [group]) for group in groups), ("mean of groups", groups)]:
         means = [group_mean([row for row in found if (row["length"], row["scaling"]) == c], of) for c in columns]
-        rows.append([label, *(f"{number(mean)}{half(interval)} " for mean, interval in means)])
+        stars = [
+            star(row for row in found if (row["length"], row["scaling"]) == c and row["group"] in of) for c in columns
+        ]
+        shown = [f"{number(mean)}{half(interval)}{mark or ' '}" for (mean, interval), mark in zip(means, stars)]
+        rows.append([label, *shown])
     return table(header, rows if len(groups) > 1 else rows[:-1])
 
 
@@ -32,7 +46,12 @@ def name(row: dict[str, Any]) -> str:
 
 def cell(row: dict[str, Any]) -> str:
     """A number with half its 95% interval, and a mark where the task is not as published."""
-    return f"{number(row['nll'], 3)}{half(row['interval'])}{'*' if row['form'] == 'small' else ' '}"
+    return f"{number(row['nll'], 3)}{half(row['interval'])}{star([row]) or ' '}"
+
+
+def star(rows: Iterable[dict[str, Any]]) -> str:
+    """The mark of a number that has a task in it which is not as published."""
+    return "*" if any(row["form"] == "small" for row in rows) else ""
 
 
 def half(interval: Sequence[float] | None) -> str:
@@ -81,7 +100,7 @@ def control_table(document: dict[str, Any]) -> str:
     if any("match" in row for row in document["results"]):
         header.append("match")
         for cells, row in zip(rows, document["results"]):
-            cells.append(number(row["match"]))
+            cells.append(f"{number(row['match'])} {span(match_interval(row))}".strip())
     return table(header, rows)
 
 
@@ -92,14 +111,15 @@ def caption(document: dict[str, Any]) -> str:
         f"RULER, {provenance['run']} at step {provenance['step']} (trained on {provenance['training_length']} tokens): "
         f"nats per token of the answer, mean over {counted(settings['samples'], 'sample')} ± 95%; lower is better."
     )
-    return "\n".join([first, *cautions(document)])
+    groups = {row["group"] for row in document["results"]}
+    return "\n".join([first, *([MEANS] if len(groups) > 1 else []), *cautions(document)])
 
 
 def cautions(document: dict[str, Any]) -> list[str]:
     """In what the numbers are not RULER's, a line each."""
     settings, found, lines = document["settings"], document["results"], []
     if any(row["form"] == "small" for row in found):
-        lines.append("Marked *: a smaller form of the task, not RULER's: the length is below what its parameters need.")
+        lines.append(SMALL)
     made_up = sorted({row["questions"] for row in found if (row["questions"] or "").startswith("standin")})
     if made_up:
         lines.append("qa: made-up questions in place of SQuAD and HotpotQA (--squad, --hotpotqa); not comparable.")
@@ -108,10 +128,17 @@ def cautions(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def legend() -> str:
+def match_interval(row: dict[str, Any]) -> tuple[float, float] | None:
+    """95% of a record's string match, where each sample is right or wrong; None where it may be so in part."""
+    whole = row["published_task"].startswith(YES_OR_NO)
+    return wilson(row["match"] * row["samples"], row["samples"]) if whole else None
+
+
+def legend(document: dict[str, Any]) -> str:
     """What the columns of `control_table` mean."""
-    return (
+    said = (
         "no needle: the same answer where the text that gives it away is taken out. wrong answer: what one of the "
         "same form costs more, from the same text, or absent from it. exact: share of answers, every token likeliest, "
         "with its 95% interval (Wilson's)."
     )
+    return f"{said} {MATCH}" if any("match" in row for row in document["results"]) else said
