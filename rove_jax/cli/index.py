@@ -79,5 +79,5 @@ def run(arguments: argparse.Namespace) -> None:
     title = f"{opened.workdir.resolve().name}, step {opened.step}, trained on {trained} tokens"
     results.write(image, curve.figure(records, trained, title))
     results.write(arguments.out, document)
-    print(f"Index task, {title}\n\n{curve.index_table(records)}\n\nAccuracy by place in the list\n")
+    print(f"Index task, {title}\n\n{curve.index_table(records)}\n{curve.legend()}\n\nAccuracy by place in the list\n")
     print(f"{curve.depth_table(records)}\n\nWritten: {arguments.out}\n         {image}")

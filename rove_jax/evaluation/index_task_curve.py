@@ -100,6 +100,7 @@ def index_table(records: Sequence[dict[str, Any]]) -> str:
         "variant",
         "length",
         "scaling",
+        "lists",
         "items",
         "accuracy",
         "95%",
@@ -110,7 +111,14 @@ def index_table(records: Sequence[dict[str, Any]]) -> str:
     ]
     rows = [
         [
-            *(row["variant"], str(row["length"]), row["scaling"], str(row["n_items"]), number(row["accuracy"])),
+            *(
+                row["variant"],
+                str(row["length"]),
+                row["scaling"],
+                str(row["samples"]),
+                str(row["n_items"]),
+                number(row["accuracy"]),
+            ),
             "{:.2f} to {:.2f}".format(*row["interval"]),
             *(number(row["chance"], 4 if row["chance"] < 0.1 else 2), number(row["top_1"]), number(row["nll"])),
             number(row["distance"], 1),
@@ -118,6 +126,16 @@ def index_table(records: Sequence[dict[str, Any]]) -> str:
         for row in records
     ]
     return table(header, rows)
+
+
+def legend() -> str:
+    """What the columns of `index_table` mean."""
+    return (
+        "lists: how many were asked about, one question each. accuracy: share of questions whose right answer is the "
+        "likeliest of those that may be given, with its 95% interval (Wilson's). likeliest of all: share whose right "
+        "answer is the likeliest of all tokens. nats: mean -ln of the right answer's probability among all tokens. off "
+        "by: mean distance in the list between the word picked and the right one."
+    )
 
 
 def depth_table(records: Sequence[dict[str, Any]]) -> str:

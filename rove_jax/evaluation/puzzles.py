@@ -89,11 +89,12 @@ def accuracies(
 
 def puzzle_table(records: Sequence[dict[str, Any]]) -> str:
     """Accuracy with its interval by size."""
-    header = ["size", "trained", "accuracy", "95%", "of tokens", "nats"]
+    header = ["size", "trained", "puzzles", "accuracy", "95%", "of tokens", "nats"]
     rows = [
         [
             str(row["size"]),
             "yes" if row["trained"] else "no",
+            str(row["samples"]),
             number(row["accuracy"]),
             "{:.2f} to {:.2f}".format(*row["interval"]),
             number(row["token_accuracy"]),

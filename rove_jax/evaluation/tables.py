@@ -44,19 +44,25 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def perplexity_table(document: dict) -> str:
-    """Perplexity by context length: a row per length, a column per scaling, whole windows and their last tokens."""
+    """Perplexity by context length with its 95% interval, if there is one: a row per length, a column per scaling, of
+    whole windows and of their last tokens."""
     scalings = document["settings"]["scalings"]
     trained = document["provenance"]["training_length"]
     records = {(record["length"], record["scaling"]): record for record in document["results"]}
     lengths = list(dict.fromkeys(record["length"] for record in document["results"]))
     rows = [
         [str(length), f"{length / trained:g}x"]
-        + [number(records[length, rule]["perplexity"]) for rule in scalings]
-        + [number(records[length, rule]["last"]["perplexity"]) for rule in scalings]
+        + [sure(records[length, rule]) for rule in scalings]
+        + [sure(records[length, rule]["last"]) for rule in scalings]
         for length in lengths
     ]
     header = ["context", "of training", *scalings, *(f"{rule}, last" for rule in scalings)]
     return table(header, rows)
+
+
+def sure(record: dict) -> str:
+    """A perplexity with its 95% interval, which files of earlier versions and single documents lack."""
+    return f"{number(record['perplexity'])} {span(record.get('interval'))}".strip()
 
 
 def which_documents(settings: dict) -> str:
@@ -78,4 +84,6 @@ def perplexity_caption(document: dict) -> str:
     return (
         f"Perplexity of {provenance['run']} at step {provenance['step']} by context length, tokens: "
         f"{provenance['tokenizer']}\n({text}; last: min(256, context / 2) tokens at the end of a window)"
+        "\nIn brackets: 95% intervals, bootstrap over documents"
+        f"{', of which one alone has none' if len(document['results'][0]['documents']) == 1 else ''}."
     )
