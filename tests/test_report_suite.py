@@ -42,13 +42,39 @@ def mean_at(files: dict, place: str) -> float:
     return float(np.mean(means))
 
 
+def right(document: dict, place: str) -> float:
+    """The share of right answers of what CORE's or the index task's place holds."""
+    value = looked_up(document, place)
+    if isinstance(value, dict):
+        return float(np.mean([text.count("1") / len(text) for text in value.values()]))
+    answers = looked_up(document, place.replace("picked", "answers"))
+    return float(np.mean([picked == answer for picked, answer in zip(value, answers, strict=True)]))
+
+
+def check_comparisons(table: Table, files: dict) -> int:
+    """Numbers made of two files; how many there are."""
+    cells = [cell for row in table.rows for cell in row[1:] if cell.file]
+    for cell in cells:
+        mine, file, theirs = re.fullmatch(r"(.*), (?:over|less) (.*): (.*)", cell.place).groups()  # type: ignore[union-attr]
+        assert file != cell.file
+        if "perplexity" in mine:
+            value = looked_up(files[cell.file], mine) / looked_up(files[file], theirs)
+        elif "*" in mine:
+            continue  # the score: from all of them, with weights
+        else:
+            value = right(files[cell.file], mine) - right(files[file], theirs)
+        assert float(cell.text) == pytest.approx(value, abs=0.0051), cell
+    return len(cells)
+
+
 def test_every_number_is_at_the_place_its_cell_names(found):
     files = {result.file: result.document for kinds in found.values() for result in kinds.values()}
-    seen = ruler = 0
+    seen = ruler = compared = 0
     for table in suite.make(found):
         assert all(len(row) == len(table.header) for row in table.rows), table.title
         if " relative to " in table.title and not table.title.startswith("RULER"):
-            continue  # made of two files; see below
+            compared += check_comparisons(table, files)
+            continue
         for row in table.rows:
             for cell in row[1:]:
                 if cell.place == "provenance.created":
@@ -67,6 +93,8 @@ def test_every_number_is_at_the_place_its_cell_names(found):
     # 3 lengths, 2 scalings and 2 runs, whole and last (none at the longest); core; 2 tasks; the index.
     assert seen == 2 * (6 + 4) + 2 + 4 + 2
     # 3 tasks and 3 means at 2 lengths, of both runs and of their difference; 3 by string match.
+    # 3 lengths, 2 scalings, whole and last; 2 tasks and the score; the index.
+    assert compared == 6 + 4 + 3 + 1
     assert ruler == 2 * 2 * 6 + 2 * 6 + 2 * 2 * 3
 
 

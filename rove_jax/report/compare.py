@@ -83,6 +83,7 @@ def ratios(documents: Sequence[dict]) -> list[dict]:
     """
     found = []
     names, first = labels([document["provenance"] for document in documents]), records(documents[0])
+    places = {key: place for place, key in enumerate(first)}
     for label, document in zip(names[1:], documents[1:]):
         for place, record in enumerate(document["results"]):
             key = (record["length"], record["scaling"])
@@ -98,7 +99,7 @@ def ratios(documents: Sequence[dict]) -> list[dict]:
                     "run": label,
                     "length": key[0],
                     "scaling": key[1],
-                    "place": place,
+                    "places": [places[key], place],
                     "ratio": whole[1] / whole[0],
                     "interval": paired_interval(both, "tokens", "nll"),
                     "last_ratio": None if None in last else last[1] / last[0],

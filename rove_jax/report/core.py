@@ -74,9 +74,9 @@ def differing(base: Result, other: Result, name: str, chosen: str) -> dict[str, 
         start, end = task_of(base, task.label), task_of(other, task.label)
         if start is None or end is None:
             continue
-        (_, mine), (place, theirs) = start, end
+        (before, mine), (place, theirs) = start, end
         difference, interval = by_category(mine["outcomes"], theirs["outcomes"], f"{name}, {task.label}")
-        where = f"results[0].tasks[{place}].outcomes"
+        where = f"results[0].tasks[{place}].outcomes, less {base.file}: results[0].tasks[{before}].outcomes"
         cells[task.label] = other.cell(signed(difference, 3), where, interval)
         values.append(difference)
         bounds.append(interval)
@@ -85,8 +85,9 @@ def differing(base: Result, other: Result, name: str, chosen: str) -> dict[str, 
         weights = [weight / len(values) for weight in weights]
         total = sum(weight * value for weight, value in zip(weights, values))
         interval = combined(values, bounds, weights)
+        where = f"results[0].tasks[*].outcomes, less {base.file}: results[0].tasks[*].outcomes"
         part = "" if len(values) == len(TASKS) else f" ({len(values)} of {len(TASKS)} tasks)"
-        cells["score"] = other.cell(f"{signed(total, 4)}{part}", "results[0].tasks[*].outcomes", interval, 3)
+        cells["score"] = other.cell(f"{signed(total, 4)}{part}", where, interval, 3)
     return cells
 
 

@@ -66,7 +66,7 @@ def differences(found: Results, names: dict[str, str]) -> Table | None:
     [first, base], *others = measured.items()
     before = records(base)
     rows = [
-        [named(key), *(difference(before[key][1], result, key, names[name]) for name, result in others)]
+        [named(key), *(difference(base, before[key], result, key, names[name]) for name, result in others)]
         for key in keys(measured)
         if key in before
     ]
@@ -76,13 +76,14 @@ def differences(found: Results, names: dict[str, str]) -> Table | None:
     return Table(title, note, ["variant, tokens", *(names[name] for name, _ in others)], rows)
 
 
-def difference(base: dict[str, Any], result: Result, key: Key, name: str) -> Cell:
-    """One of them."""
+def difference(first: Result, before: tuple[int, dict[str, Any]], result: Result, key: Key, name: str) -> Cell:
+    """One of them. `before`: the place and the record of the first run."""
     if key not in records(result):
         return NONE
-    place, one = records(result)[key]
+    (start, base), (place, one) = before, records(result)[key]
     if (one["answers"], one["places"]) != (base["answers"], base["places"]):
         raise UsageError(f"{name}, {named(key).text}: other lists than the first run's; evaluate both again")
     right = [np.equal(record["picked"], record["answers"]).tolist() for record in (base, one)]
     value, interval = paired(*right)
-    return result.cell(signed(value, 2), f"results[{place}].picked", interval)
+    where = f"results[{place}].picked, less {first.file}: results[{start}].picked"
+    return result.cell(signed(value, 2), where, interval)

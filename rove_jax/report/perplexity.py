@@ -148,16 +148,17 @@ def ratios(found: Results, names: dict[str, str]) -> Table | None:
         for part, what in (("", "whole windows"), ("last_", "last tokens")):
             for rule in dict.fromkeys(ratio["scaling"] for ratio in measured):
                 there = {ratio["length"]: ratio for ratio in measured if ratio["scaling"] == rule}
-                cells = [ratio_cell(result, there.get(length), part) for length in lengths]
+                cells = [ratio_cell(base, result, there.get(length), part) for length in lengths]
                 rows.append([Cell(f"{names[name]}, {compare.SCALINGS[rule]}, {what}"), *cells])
     note = f"Below 1 is better than {names[first]} under the same scaling, at each context length in tokens; of "
     note += f"{texts(perplexity, last=True)}. {PAIRED} They say nothing of other seeds of training."
     return Table(f"Perplexity relative to {names[first]}", note, ["ours", *map(str, lengths)], rows)
 
 
-def ratio_cell(result: Result, ratio: dict[str, Any] | None, part: str) -> Cell:
-    """A ratio with its interval, and the record whose sums it is made from."""
+def ratio_cell(base: Result, result: Result, ratio: dict[str, Any] | None, part: str) -> Cell:
+    """A ratio with its interval, and the two numbers that it is made from."""
     if ratio is None or ratio[f"{part}ratio"] is None:
         return NONE
-    where = f"results[{ratio['place']}].documents"
+    own, other = (f"results[{place}].{part.replace('_', '.')}perplexity" for place in reversed(ratio["places"]))
+    where = f"{own}, over {base.file}: {other}"
     return result.cell(f"{ratio[f'{part}ratio']:.3f}", where, ratio[f"{part}interval"], 3)
