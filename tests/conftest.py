@@ -1,6 +1,7 @@
 """The ground under every test: 8 virtual CPU devices, strict rank promotion, a folder of real data if there is one."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ assert "jax" not in sys.modules, "jax was imported before tests/conftest.py coul
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # compiling in two processes of tests at once
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in a shell's background job, and would be in all that the tests start in order to interrupt it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
